@@ -22,3 +22,22 @@ class TimeStep(NamedTuple):
     """bool [N]: the episode was cut here (time limit)."""
     first: np.ndarray
     """bool [N]: first observation of an episode."""
+
+
+def restart(observation: Any, num_environments: int | None = None) -> TimeStep:
+    """The first step of an episode, of one environment or of `num_environments`."""
+    shape = () if num_environments is None else (num_environments,)
+    no = np.zeros(shape, bool)
+    return TimeStep(observation, np.zeros(shape, np.float32), no, no, ~no)
+
+
+def transition(observation: Any, reward: Any, terminated: Any, truncated: Any) -> TimeStep:
+    """A later step: what Gymnasium's `step` returned, of one environment or of many."""
+    terminated = np.asarray(terminated, bool)
+    return TimeStep(
+        observation,
+        np.asarray(reward, np.float32),
+        terminated,
+        np.asarray(truncated, bool),
+        np.zeros(terminated.shape, bool),
+    )

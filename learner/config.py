@@ -5,6 +5,8 @@ and the run, `TrainOptions` adds the local actors. What two options forbid each 
 here, at start, with the way out.
 """
 
+import math
+import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -70,13 +72,17 @@ class LearnerOptions(AgentOptions):
     )
     preset: str = option(
         "auto",
-        "settings that are known to work: one of {presets}; auto takes atari for ALE/*, else none",
+        "settings that are known to work: none, atari, or auto, which takes atari for ALE/*, else none",
     )
     seed: int = option(
         1, "seed of weights, sampling and local environments", at_least=0, at_most=2**31 - 1
     )
     logdir: str | None = option(None, "run directory; if not given, runs/ENV-AGENT-TIME")
-    listen: str = option("127.0.0.1:7777", "address to serve on: HOST:PORT or unix:PATH")
+    listen: str | None = option(
+        None,
+        "address to serve on, HOST:PORT or unix:PATH; if not given, 127.0.0.1:7777 for `learner` and a "
+        "private unix socket for `train`",
+    )
     total_steps: int = option(500_000, "environment steps after which the run ends", at_least=1)
     stop_return: float | None = option(
         None, "end the run when the mean return of the last 100 training episodes reaches this"
@@ -222,11 +228,13 @@ def _check_ranges(options: Any) -> None:
 
 
 def _check_range(flag: str, number: float, limits: Mapping[str, Any]) -> None:
-    checks = {
-        "at_least": ("at least", lambda limit: number >= limit),
-        "at_most": ("at most", lambda limit: number <= limit),
-        "above": ("more than", lambda limit: number > limit),
-    }
-    for name, (words, holds) in checks.items():
-        if name in limits and not holds(limits[name]):
+    if not math.isfinite(number):
+        raise ConfigError(f"{flag} {number}: expected a finite number")
+    checks = (
+        ("at_least", "at least", operator.ge),
+        ("at_most", "at most", operator.le),
+        ("above", "more than", operator.gt),
+    )
+    for name, words, holds in checks:
+        if name in limits and not holds(number, limits[name]):
             raise ConfigError(f"{flag} {number}: expected {words} {limits[name]}")

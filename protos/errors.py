@@ -2,6 +2,7 @@
 
 SeedbedError
 ├── ConfigError            an option, file or combination of them is refused at start
+├── CheckpointError        a checkpoint that is there cannot be used
 ├── EnvironmentFailure     an environment cannot be made, or misbehaved while it ran
 │   └── UnsupportedSpace   an observation or action space that the wire cannot carry
 ├── WorkerFailure          a thread or child process of this program ended with an error
@@ -10,6 +11,7 @@ SeedbedError
     ├── NoCapacity         the learner is full for now
     ├── NotServing         the learner starts, drains or is unreachable; try again later
     ├── DeadlineExceeded   no answer in time; try again
+    ├── RunEnded           the run is complete; there is nothing left to do
     └── LearnerError       the learner failed on its own; its log says why
 """
 
@@ -22,6 +24,10 @@ class SeedbedError(Exception):
 
 class ConfigError(SeedbedError):
     """An option, a configuration file or a combination of them is refused."""
+
+
+class CheckpointError(SeedbedError):
+    """A checkpoint is damaged, or does not fit the program that is to go on from it."""
 
 
 class EnvironmentFailure(SeedbedError):
@@ -65,6 +71,10 @@ class DeadlineExceeded(RequestError):
     retryable = True
 
 
+class RunEnded(RequestError):
+    """The learner has reached its end; an actor ends too."""
+
+
 class LearnerError(RequestError):
     """Something failed inside the learner."""
 
@@ -74,6 +84,7 @@ _STATUS_OF: dict[type[RequestError], grpc.StatusCode] = {
     NoCapacity: grpc.StatusCode.RESOURCE_EXHAUSTED,
     NotServing: grpc.StatusCode.UNAVAILABLE,
     DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    RunEnded: grpc.StatusCode.FAILED_PRECONDITION,
     LearnerError: grpc.StatusCode.INTERNAL,
 }
 _ERROR_OF = {status: error for error, status in _STATUS_OF.items()}

@@ -5,15 +5,21 @@ variable, command line. Parsing happens at the process's edge; the rest of the p
 dataclass alone.
 """
 
+import importlib.metadata
+import math
+import operator
 import os
+import re
 import sys
+import tomllib
+import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ActionYesNo, ArgumentError, ArgumentParser
 
 from protos.errors import ConfigError
 
@@ -23,7 +29,10 @@ ENV_PREFIX = "SEEDBED"
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
-    """A dataclass field that is an option; `help` says what it means and its unit."""
+    """A dataclass field that is an option; `help` says what it means and its unit.
+
+    `metadata` may hold the bounds that `check_ranges` enforces: `at_least`, `at_most`, `above`.
+    """
     return field(default=default, metadata={"help": help, **metadata})
 
 
@@ -47,6 +56,8 @@ def build_parser(
     parser = ArgumentParser(
         prog=prog,
         description=description,
+        version=_version(),
+        exit_on_error=False,
         default_env=True,
         env_prefix=ENV_PREFIX,
         parser_mode="toml",
@@ -59,13 +70,14 @@ def build_parser(
         help="TOML file of options, one `name = value` a line; "
         "precedence: command line, environment, file, preset, default",
     )
-    types = typing.get_type_hints(options)
+    hints = typing.get_type_hints(options)
     for entry in _option_fields(options):
+        is_flag = hints[entry.name] is bool
         parser.add_argument(
-            f"--{entry.name.replace('_', '-')}",
-            type=types[entry.name],
+            flag(entry.name),
             default=(preset or {}).get(entry.name, _default(entry)),
             help=entry.metadata["help"].replace("%", "%%"),
+            **({"action": ActionYesNo(no_prefix="no-")} if is_flag else {"type": hints[entry.name]}),
         )
     return parser
 
@@ -86,11 +98,44 @@ def parse(
     if path is not None and not Path(path).is_file():
         refuse(prog, f"--config {path}: no such file")
     parser = build_parser(options, prog=prog, description=description, config=path, preset=preset)
-    values = vars(parser.parse_args(list(argv)))
     try:
+        values = vars(parser.parse_args(list(argv)))
         return options(**{name: values[name] for name in option_names(options)})
+    except ArgumentError as error:
+        refuse(prog, _clear(str(error), options))
     except ConfigError as error:
         refuse(prog, str(error))
+
+
+def check_ranges(options: Any) -> None:
+    """Check the numbers of an options dataclass against the bounds in their `option()`.
+
+    Raises:
+        ConfigError: a number that is out of bounds or not finite.
+    """
+    for entry in _option_fields(type(options)):
+        value = getattr(options, entry.name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float):
+                _check_range(flag(entry.name), number, entry.metadata)
+
+
+def _check_range(name: str, number: float, limits: Mapping[str, Any]) -> None:
+    if not math.isfinite(number):
+        raise ConfigError(f"{name} {number}: expected a finite number")
+    checks = (
+        ("at_least", "at least", operator.ge),
+        ("at_most", "at most", operator.le),
+        ("above", "more than", operator.gt),
+    )
+    for key, words, holds in checks:
+        if key in limits and not holds(number, limits[key]):
+            raise ConfigError(f"{name} {number}: expected {words} {limits[key]}")
+
+
+def flag(name: str) -> str:
+    """The command line's spelling of an option."""
+    return f"--{name.replace('_', '-')}"
 
 
 def config_path(argv: Sequence[str]) -> str | None:
@@ -99,15 +144,28 @@ def config_path(argv: Sequence[str]) -> str | None:
 
 
 def peek(argv: Sequence[str], name: str) -> str | None:
-    """One option's value from the command line or the environment, before the full parse."""
+    """One option's value before the full parse, as text; the same precedence as there."""
     flag = f"--{name.replace('_', '-')}"
     found = os.environ.get(f"{ENV_PREFIX}_{name.upper()}")
+    if found is None and name != "config":
+        found = _from_file(config_path(argv), name)
     for position, argument in enumerate(argv):
         if argument.startswith(f"{flag}="):
             found = argument.removeprefix(f"{flag}=")
         elif argument == flag and position + 1 < len(argv):
             found = argv[position + 1]
     return found
+
+
+def _from_file(path: str | None, name: str) -> str | None:
+    if path is None:
+        return None
+    try:
+        value = tomllib.loads(Path(path).read_text(encoding="utf-8")).get(name)
+    except (OSError, ValueError):
+        # The full parse says what is wrong with the file.
+        return None
+    return None if value is None else str(value)
 
 
 def refuse(prog: str, message: str) -> NoReturn:
@@ -122,3 +180,27 @@ def _option_fields(options: type) -> list[Field[Any]]:
 
 def _default(entry: Field[Any]) -> Any:
     return None if entry.default is MISSING else entry.default
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("seedbed")
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        return "(not installed)"
+
+
+def _clear(message: str, options: type) -> str:
+    """jsonargparse's message in one line; a value of the wrong type as expected and found."""
+    found = re.match(r'Parser key "(\w+)":.*(?:Got|Given) value: (.*)', message, re.DOTALL)
+    if found is None:
+        return " ".join(message.split())
+    expected = _type_text(typing.get_type_hints(options)[found[1]])
+    return f"{flag(found[1])}: expected {expected}, found {found[2]}"
+
+
+def _type_text(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(str, typing.get_args(hint)))
+    if isinstance(hint, types.UnionType):
+        return " or ".join(_type_text(kind) for kind in typing.get_args(hint) if kind is not type(None))
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)

@@ -204,7 +204,12 @@ def from_spaces(observation_space: Any, action_space: Any) -> EnvironmentSpec:
     leaves = tuple(_observation_leaves(observation_space, ()))
     if not leaves:
         raise UnsupportedSpace(f"observation space {observation_space} has no arrays in it")
-    return EnvironmentSpec(leaves, _action_leaf(action_space))
+    spec = EnvironmentSpec(leaves, _action_leaf(action_space))
+    try:
+        # What the learner would refuse (sizes, names, bounds) is refused here, where the space is known.
+        return from_proto(to_proto(spec))
+    except InvalidRequest as error:
+        raise UnsupportedSpace(str(error)) from None
 
 
 def _observation_leaves(space: Any, path: tuple[str, ...]) -> list[ArraySpec]:
@@ -218,8 +223,11 @@ def _observation_leaves(space: Any, path: tuple[str, ...]) -> list[ArraySpec]:
     else:
         return [_leaf(space, "/".join(path), "observation")]
     for key, _ in items:
-        if "/" in str(key):
-            raise UnsupportedSpace(f"observation space key {key!r}: '/' separates the parts of a path")
+        if isinstance(space, spaces.Dict) and (not isinstance(key, str) or key == "" or "/" in key):
+            raise UnsupportedSpace(
+                f"observation space key {key!r}: expected a text without '/', which separates the parts "
+                "of a path"
+            )
     return [leaf for key, child in items for leaf in _observation_leaves(child, (*path, str(key)))]
 
 

@@ -1,0 +1,99 @@
+"""`seedbed-actor`, or `python -m actor`: the process that owns environments."""
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from google.protobuf.json_format import MessageToJson
+
+from actor.client import InferenceClient
+from actor.config import ActorOptions
+from actor.environments import make_environment
+from actor.loop import run_actor
+from actor.retry import RetryPolicy
+from actor.stop_signals import StopSignals
+from actor.video import VideoRecorder
+from protos.errors import EnvironmentFailure, SeedbedError
+from protos.options import parse
+from protos.specs import from_spaces, to_proto
+
+PROG = "seedbed-actor"
+logger = logging.getLogger("actor")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one actor; the process's exit status.
+
+    0: the run ended, or SIGTERM; 130: SIGINT; 1: the environment or the learner failed; 2: an option
+    was refused.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    options = parse(ActorOptions, arguments, prog=PROG, description=ActorOptions.__doc__ or "")
+    logging.basicConfig(format=f"{PROG}: %(message)s", level=logging.WARNING)
+    logger.setLevel(logging.INFO)
+    try:
+        if options.describe:
+            return _describe(options)
+        return _act(options)
+    except SeedbedError as error:
+        _report(error)
+        return 1
+
+
+def _act(options: ActorOptions) -> int:
+    stop = StopSignals()
+    with ExitStack() as stack:
+        stack.enter_context(stop)
+        environment = stack.enter_context(
+            closing(
+                make_environment(
+                    options.env or "",
+                    options.num_envs,
+                    seed=options.seed,
+                    render=options.video is not None,
+                )
+            )
+        )
+        recorder = None
+        if options.video is not None:
+            path = Path(options.video)
+            recorder = stack.enter_context(VideoRecorder(path, environment.frames_per_second))
+        client = InferenceClient(
+            options.server,
+            environment.observation_space,
+            environment.action_space,
+            num_environments=options.num_envs,
+            mode=options.mode,
+            retry=RetryPolicy(give_up_seconds=options.connect_timeout_seconds or None),
+            name=options.name,
+        )
+        stack.push(client)  # closes it; the first step opens it
+        stop.on_stop(client.interrupt)
+        run_actor(environment, client, stopped=stop.is_set, recorder=recorder)
+    logger.info("ended")
+    return stop.exit_status
+
+
+def _describe(options: ActorOptions) -> int:
+    """Print the specs as JSON. Whatever the environment prints goes to stderr, even from C."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as out:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        with closing(make_environment(options.env or "", 1, seed=options.seed)) as environment:
+            spec = from_spaces(environment.observation_space, environment.action_space)
+        out.write(MessageToJson(to_proto(spec)) + "\n")
+    return 0
+
+
+def _report(error: SeedbedError) -> None:
+    """One line; before it, where an environment's own code raised, its traceback."""
+    if isinstance(error, EnvironmentFailure) and error.__cause__ is not None:
+        traceback.print_exception(error.__cause__)
+    sys.stderr.write(f"{PROG}: error: {error}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

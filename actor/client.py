@@ -1,0 +1,302 @@
+"""`InferenceClient`: hand in what environments show, get the policy's actions back."""
+
+import asyncio
+import logging
+import os
+import platform
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, cast
+
+import grpc
+import numpy as np
+
+from actor.retry import RetryPolicy
+from actor.runner import make_runner
+from actor.timestep import TimeStep
+from protos import PROTOCOL_VERSION, inference_pb2_grpc, specs, tensors
+from protos import inference_pb2 as pb
+from protos.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    NotServing,
+    RequestError,
+    SeedbedError,
+    from_status,
+)
+
+logger = logging.getLogger(__name__)
+
+MODES = {"train": pb.TRAIN, "evaluate": pb.EVALUATE}
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Keepalive finds a learner that is gone without a word within 20 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Each attempt dials anew: a shared connection would bring its own, slower, backoff.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+# Statuses of a connection that broke, whoever broke it; the session may go on in another stream.
+_BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN})
+
+
+class InferenceClient:
+    """One session with a learner. The public way to act with any environment, in any loop.
+
+        with InferenceClient("127.0.0.1:7777", env.observation_space, env.action_space) as client:
+            observation, _ = env.reset()
+            action = client.act(restart(observation))
+            ...
+
+    A broken stream, a learner that restarts or is not there yet: `act` waits, connects again by
+    `retry` and goes on, within the learner's lease exactly where it was.
+
+    Used by one thread (but for `interrupt`).
+
+    Args:
+        server: the learner's address, HOST:PORT or unix:PATH.
+        observation_space: Gymnasium space of one environment's observation.
+        action_space: Gymnasium space of one environment's action.
+        num_environments: N, for arrays with a leading dimension of N; None for a single environment
+            whose arrays have none.
+        mode: "train" samples actions and makes training data; "evaluate" acts greedily.
+        retry: how to wait between attempts, and when to give up.
+        answer_timeout_seconds: how long to wait for one answer before connecting again. A learner
+            that trains slower than actors step makes them wait; that is no fault.
+        name: who this is, for the learner's log.
+
+    Raises:
+        UnsupportedSpace: a space that the wire cannot carry.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        num_environments: int | None = None,
+        mode: Literal["train", "evaluate"] = "train",
+        retry: RetryPolicy | None = None,
+        answer_timeout_seconds: float = 120.0,
+        name: str = "",
+    ) -> None:
+        self.spec = specs.from_spaces(observation_space, action_space)
+        self.num_environments = num_environments
+        self.policy_version = 0
+        """Training version of the policy that chose the last actions."""
+        self._server = server
+        self._mode = MODES[mode]
+        self._retry = retry or RetryPolicy()
+        self._answer_timeout_seconds = answer_timeout_seconds
+        self._name = name or f"{platform.node()}:{os.getpid()}"
+        self._flatten = specs.flattener(self.spec.observation)
+        self._everyone = np.arange(num_environments or 1, dtype=tensors.INDEX)
+        self._sequence = 0
+        self._token = b""
+        self._runner = make_runner()
+        self._stream: _Stream | None = None
+
+    def __enter__(self) -> "InferenceClient":
+        """Open the session; waits for the learner by the retry policy.
+
+        Raises:
+            RequestError: the learner refused, or did not come up before the policy gave up.
+            Interrupted: `interrupt` was called.
+        """
+        self._connect(None)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        expected = error is None or isinstance(error, SeedbedError | KeyboardInterrupt)
+        self.close("" if expected else f"{type(error).__name__}: {error}")
+
+    def act(self, timestep: TimeStep, environments: Sequence[int] | None = None) -> np.ndarray:
+        """The policy's actions for a step of all environments, or of those that are named.
+
+        Args:
+            timestep: arrays of [N, ...], or of [len(environments), ...].
+            environments: indices of the rows' environments; None for all, in order.
+
+        Returns:
+            [N, *shape] of the action space's dtype and shape, or [*shape] for a single environment.
+
+        Raises:
+            InvalidRequest: the step does not match the spaces, or breaks the order of rows.
+            RunEnded: the learner has finished its run.
+            RequestError: the learner could not be reached before the retry policy gave up, or failed.
+            Interrupted: `interrupt` was called.
+        """
+        step = self._encode(timestep, environments)
+        answer = self._exchange(step)
+        self.policy_version = answer.policy_version
+        rows = len(step.flags)
+        actions = tensors.decode(answer.action, self.spec.action, rows, "action")
+        return actions[0] if self.num_environments is None else actions
+
+    def interrupt(self) -> None:
+        """Make a waiting `act`, and every later one, raise `Interrupted`. For signal handlers and
+        other threads."""
+        self._runner.interrupt()
+
+    def close(self, error: str = "") -> None:
+        """End the session, so that the learner waits for nothing. Idempotent.
+
+        Args:
+            error: what went wrong with the environment; the learner logs it.
+        """
+        self._runner.finish(self._close(error))
+
+    async def _close(self, error: str) -> None:
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            await stream.close(error)
+
+    # One step -----------------------------------------------------------------------------------
+
+    def _encode(self, timestep: TimeStep, environments: Sequence[int] | None) -> pb.Step:
+        indices = self._everyone if environments is None else np.asarray(environments, tensors.INDEX)
+        rows = len(indices)
+        if self.num_environments is None:
+            leaves = [np.asarray(leaf)[None] for leaf in self._flatten(timestep.observation)]
+        else:
+            leaves = self._flatten(timestep.observation)
+        flags = (
+            pb.TERMINATED * _column(timestep.terminated, np.bool_, rows, "terminated")
+            | pb.TRUNCATED * _column(timestep.truncated, np.bool_, rows, "truncated")
+            | pb.FIRST * _column(timestep.first, np.bool_, rows, "first")
+        )
+        self._sequence += 1
+        return pb.Step(
+            sequence=self._sequence,
+            environment=indices.tobytes(),
+            reward=_column(timestep.reward, tensors.REWARD, rows, "reward").tobytes(),
+            flags=flags.astype(tensors.FLAGS).tobytes(),
+            observation=[
+                tensors.encode(leaf, spec, rows, f"observation {spec.name!r}")
+                for leaf, spec in zip(leaves, self.spec.observation, strict=True)
+            ],
+        )
+
+    def _exchange(self, step: pb.Step) -> pb.Actions:
+        """Send a step and wait for its answer, in as many streams as it takes."""
+        failure: RequestError | None = None
+        while True:
+            if self._stream is None:
+                self._connect(failure)
+            stream = cast(_Stream, self._stream)
+            try:
+                return self._runner.run(stream.exchange(step, self._answer_timeout_seconds))
+            except RequestError as error:
+                self._stream = None
+                self._runner.run(stream.cancel())
+                if not error.retryable:
+                    raise
+                logger.warning("lost the learner: %s", error)
+                failure = error
+
+    def _connect(self, failure: RequestError | None) -> None:
+        for _ in self._retry.attempts(lambda seconds: self._runner.run(asyncio.sleep(seconds))):
+            stream = self._runner.run(_Stream.dial(self._server))
+            try:
+                opened = self._runner.run(stream.open(self._opening(), self._answer_timeout_seconds))
+            except RequestError as error:
+                self._runner.run(stream.cancel())
+                if not error.retryable:
+                    raise
+                if str(error) != str(failure):
+                    logger.warning("waiting for the learner at %s: %s", self._server, error)
+                failure = error
+                continue
+            self._token = opened.session_token
+            self._stream = stream
+            logger.info("%s at %s", "resumed" if opened.resumed else "connected", self._server)
+            return
+        waited = self._retry.give_up_seconds
+        raise NotServing(f"no learner at {self._server} within {waited:g} s: {failure}") from failure
+
+    def _opening(self) -> pb.Open:
+        return pb.Open(
+            protocol_version=PROTOCOL_VERSION,
+            num_environments=len(self._everyone),
+            spec=specs.to_proto(self.spec),
+            mode=self._mode,
+            resume_token=self._token,
+            client=self._name,
+        )
+
+
+def _column(value: Any, dtype: Any, rows: int, what: str) -> np.ndarray:
+    """`value` as [rows]; a single environment's scalar becomes [1]."""
+    array = np.asarray(value, dtype)
+    if array.ndim == 0 and rows == 1:
+        array = array[None]
+    if array.shape != (rows,):
+        raise InvalidRequest(f"{what}: expected shape [{rows}], found {list(array.shape)}")
+    return array
+
+
+class _Stream:
+    """One gRPC stream. Its methods raise RequestError for whatever happens to it."""
+
+    def __init__(self, channel: grpc.aio.Channel, call: Any) -> None:
+        self._channel = channel
+        self._call = call
+
+    @classmethod
+    async def dial(cls, server: str) -> "_Stream":
+        channel = grpc.aio.insecure_channel(server, options=_OPTIONS)
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        return cls(channel, stub.Act())
+
+    async def open(self, opening: pb.Open, timeout_seconds: float) -> pb.Opened:
+        message = await self._round_trip(pb.ClientMessage(open=opening), timeout_seconds)
+        return message.opened
+
+    async def exchange(self, step: pb.Step, timeout_seconds: float) -> pb.Actions:
+        message = await self._round_trip(pb.ClientMessage(step=step), timeout_seconds)
+        return message.actions
+
+    async def close(self, error: str) -> None:
+        """Say that the session is over, and wait for the learner to have heard it."""
+        try:
+            async with asyncio.timeout(2.0):
+                await self._call.write(pb.ClientMessage(close=pb.Close(error=error)))
+                await self._call.done_writing()
+                await self._call.code()
+        except (TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
+            logger.debug("the stream broke before the session was closed")
+        await self.cancel()
+
+    async def cancel(self) -> None:
+        self._call.cancel()
+        await self._channel.close()
+
+    async def _round_trip(self, message: pb.ClientMessage, timeout_seconds: float) -> pb.ServerMessage:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._call.write(message)
+                answer = await self._call.read()
+        except TimeoutError:
+            raise DeadlineExceeded(f"expected an answer within {timeout_seconds:g} s") from None
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            raise await self._failure() from None
+        if answer is grpc.aio.EOF:
+            raise await self._failure()
+        return cast(pb.ServerMessage, answer)
+
+    async def _failure(self) -> RequestError:
+        code, details = await self._call.code(), await self._call.details() or "no details"
+        if code in _BROKEN or code is grpc.StatusCode.OK:
+            return NotServing(details)
+        return from_status(code, details)

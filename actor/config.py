@@ -1,0 +1,50 @@
+"""Options of `seedbed-actor`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from protos.errors import ConfigError
+from protos.options import check_ranges, option
+
+
+@dataclass(frozen=True)
+class ActorOptions:
+    """`seedbed-actor`: environments that ask a learner for their actions."""
+
+    server: str = option("127.0.0.1:7777", "the learner's address: HOST:PORT or unix:PATH")
+    env: str | None = option(
+        None,
+        "environment: a Gymnasium id, ALE/Name, gym:ID for legacy gym, or yours as module:callable "
+        "or path/file.py:callable",
+    )
+    num_envs: int = option(16, "environments in this process", at_least=1, at_most=65_536)
+    seed: int = option(1, "seed of the environments", at_least=0, at_most=2**31 - 1)
+    mode: Literal["train", "evaluate"] = option(
+        "train", "train acts by the exploring policy and makes training data; evaluate acts greedily"
+    )
+    video: str | None = option(None, "record environment 0's first episode to this file: .mp4 or .gif")
+    connect_timeout_seconds: float = option(
+        0.0,
+        "how long to look for a learner, at the start or after it was lost, before ending with an "
+        "error, in seconds; 0 for as long as it takes",
+        at_least=0,
+    )
+    name: str = option("", "this actor's name in the learner's log; if not given, HOST:PID")
+    describe: bool = option(
+        False, "print the observation and action specs of --env as JSON, and do nothing else"
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not self.env:
+            raise ConfigError("--env is required: what to step")
+        if self.video is not None and not self.video.lower().endswith((".mp4", ".gif")):
+            raise ConfigError(f"--video {self.video}: expected a name that ends in .mp4 or .gif")
+        _check_server(self.server)
+
+
+def _check_server(server: str) -> None:
+    host, _, port = server.rpartition(":")
+    is_network = host != "" and port.isdecimal() and 0 < int(port) < 65_536
+    if not (is_network or (server.startswith("unix:") and server != "unix:")):
+        raise ConfigError(f"--server {server}: expected HOST:PORT or unix:PATH")

@@ -1,0 +1,144 @@
+"""Your own environment: `module:callable` or `path/file.py:callable`.
+
+The module is looked for in the current directory first, as `python -m` does. The callable returns an
+environment, or a whole Gymnasium `VectorEnv`. Of these arguments it is given those that it names:
+- `num_envs`: how many environments a `VectorEnv` must have;
+- `seed`: of this one environment (Gymnasium and gym environments are also seeded in `reset`);
+- `render_mode`: "rgb_array", for the one environment that is recorded.
+A single environment is made by calling it again for each.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gymnasium.vector import VectorEnv
+
+from actor.adapters import as_gymnasium
+from actor.vector import environment_seeds, synchronous
+from protos.errors import EnvironmentFailure
+
+
+def is_callable_id(env_id: str) -> bool:
+    """Whether `env_id` is `module:callable`. In Gymnasium's `module:Name-v0`, the name is none."""
+    module, _, name = env_id.rpartition(":")
+    return module != "" and all(part.isidentifier() for part in name.split("."))
+
+
+def load_environments(env_id: str, num_envs: int, *, seed: int, render: bool) -> Any:
+    """A Gymnasium vector environment of what the callable returns.
+
+    Raises:
+        EnvironmentFailure: no such callable, or it returned what cannot be used.
+    """
+    make = load_callable(env_id)
+    named = _parameters(make)
+    seeds = environment_seeds(seed, num_envs)
+
+    def make_one(index: int) -> Any:
+        offered = {"num_envs": num_envs, "seed": seeds[index]}
+        if render and index == 0:
+            offered["render_mode"] = "rgb_array"  # type: ignore[assignment]
+        return make(**{name: value for name, value in offered.items() if name in named})
+
+    made = make_one(0)
+    if isinstance(made, VectorEnv):
+        if made.num_envs != num_envs:
+            raise EnvironmentFailure(
+                f"environment {env_id} returned a vector environment of {made.num_envs}, "
+                f"expected {num_envs}: give {make.__name__} an argument num_envs, "
+                f"or say --num-envs {made.num_envs}"
+            )
+        return made
+    singles = [made, *(make_one(index) for index in range(1, num_envs))]
+    if len({id(single) for single in singles}) != num_envs:
+        raise EnvironmentFailure(
+            f"environment {env_id} returned the same object twice: expected a new environment a call"
+        )
+    return synchronous([as_gymnasium(single, env_id) for single in singles])
+
+
+def load_callable(env_id: str) -> Callable[..., Any]:
+    """The callable that `env_id` names.
+
+    Raises:
+        EnvironmentFailure: there is no such file, module or callable, or the module raised; then its
+            error is the `__cause__`.
+    """
+    location, _, name = env_id.rpartition(":")
+    try:
+        module = _import_file(location) if location.endswith(".py") else import_module(location)
+    except EnvironmentFailure:
+        raise
+    except Exception as error:
+        raise EnvironmentFailure(
+            f"environment {env_id}: importing {location} failed: {type(error).__name__}: {error}"
+        ) from error
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise EnvironmentFailure(_no_attribute(env_id, found, part))
+        found = getattr(found, part)
+    if not callable(found):
+        raise EnvironmentFailure(
+            f"environment {env_id}: expected a callable, found a {type(found).__name__}"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def import_module(name: str) -> ModuleType:
+    """The module, from the current directory first: a console script does not look there by itself.
+
+    Raises:
+        EnvironmentFailure: there is none of this name. What the module raises is not touched.
+    """
+    _search(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise EnvironmentFailure(
+                f"module {name!r} not found: expected {name.replace('.', '/')}.py in {Path.cwd()}, "
+                "or an installed package"
+            ) from None
+        raise
+
+
+def _search(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _import_file(location: str) -> ModuleType:
+    path = Path(location).resolve()
+    if not path.is_file():
+        raise EnvironmentFailure(f"file {location} not found: looked for {path}")
+    _search(path.parent)  # for its neighbours, as if it were run as a script
+    # A name of its own, so that random.py does not replace the standard library's.
+    spec = importlib.util.spec_from_file_location(f"seedbed_environment_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise EnvironmentFailure(f"file {location} cannot be imported as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    """Names of the arguments that it declares; `**keywords` declares none."""
+    try:
+        return set(inspect.signature(function).parameters)
+    except ValueError:  # some builtins have no signature
+        return set()
+
+
+def _no_attribute(env_id: str, owner: Any, name: str) -> str:
+    close = get_close_matches(name, [other for other in dir(owner) if not other.startswith("_")])
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    return f"environment {env_id}: {getattr(owner, '__name__', owner)} has no {name!r}{hint}"

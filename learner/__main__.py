@@ -1,0 +1,103 @@
+"""The `seedbed` command."""
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from learner.config import (
+    EvaluateOptions,
+    ExportOptions,
+    LearnerOptions,
+    TrainOptions,
+    preset_for,
+)
+from learner.telemetry.logs import configure_logging
+from protos.errors import ConfigError, SeedbedError
+from protos.options import parse, peek, refuse
+
+
+class Command(NamedTuple):
+    options: type[Any]
+    description: str
+    execute: Callable[[Any, Console], int]
+
+
+def _run(options: LearnerOptions, console: Console) -> int:
+    from learner.run import run
+
+    return run(options, console)
+
+
+def _evaluate(options: EvaluateOptions, console: Console) -> int:
+    from learner.evaluation import evaluate
+
+    return evaluate(options)
+
+
+def _export(options: ExportOptions, console: Console) -> int:
+    from learner.evaluation import export
+
+    return export(options)
+
+
+COMMANDS = {
+    "train": Command(TrainOptions, "A learner and its actors on this machine.", _run),
+    "learner": Command(LearnerOptions, "The learner alone; actors come and go.", _run),
+    "evaluate": Command(
+        EvaluateOptions, "Greedy episodes of a run's policy; prints JSON on standard output.", _evaluate
+    ),
+    "export": Command(ExportOptions, "A run's policy as a TensorFlow SavedModel.", _export),
+}
+
+USAGE = "usage: seedbed {train,learner,evaluate,export} [options]   (seedbed COMMAND --help)\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the result is the process's exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        commands = "".join(f"  {name:10}{each.description}\n" for name, each in COMMANDS.items())
+        sys.stdout.write(f"{USAGE}\n{commands}")
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        sys.stdout.write(f"seedbed {metadata.version('seedbed')}\n")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        refuse("seedbed", f"{name!r} is no command\n{USAGE}")
+    return _execute(name, rest)
+
+
+def _execute(name: str, argv: Sequence[str]) -> int:
+    command, prog = COMMANDS[name], f"seedbed {name}"
+    options = parse(
+        command.options, argv, prog=prog, description=command.description, preset=_preset(prog, argv)
+    )
+    console = Console(stderr=True)
+    configure_logging(console)
+    try:
+        return command.execute(options, console)
+    except ConfigError as error:
+        refuse(prog, str(error))
+    except SeedbedError as error:
+        # Where the cause is a fault of the program's own, or of the user's code in it, its traceback
+        # is what helps.
+        if error.__cause__ is not None and not isinstance(error.__cause__, SeedbedError):
+            traceback.print_exception(error.__cause__)
+        sys.stderr.write(f"{prog}: error: {error}\n")
+        return 1
+
+
+def _preset(prog: str, argv: Sequence[str]) -> Any:
+    try:
+        return preset_for(peek(argv, "preset") or "auto", peek(argv, "env"))
+    except ConfigError as error:
+        refuse(prog, str(error))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

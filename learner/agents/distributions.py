@@ -1,0 +1,179 @@
+"""Distributions over actions, built from the action's spec.
+
+A distribution is a set of pure functions of its `parameters` [..., num_parameters], which a policy
+head computes. Two forms of an action occur. The *sampled* action is what learning needs (recorded at
+acting, given back to `log_prob`); `to_environment` turns it into what the environment gets.
+"""
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from learner.experience.trajectory import Tensor
+from protos.specs import ArraySpec
+
+UNBOUNDED = 1e6
+"""Bounds of a Box at or beyond this say "no bound", like the largest float32 that many old
+environments give."""
+
+_IMPOSSIBLE = -1e9
+"""Logit of a category that does not exist. Finite, so that 0 probability times it is 0."""
+
+
+class ActionDistribution(Protocol):
+    """What every distribution offers. `...` stands for any leading dimensions."""
+
+    @property
+    def num_outputs(self) -> int:
+        """How many parameters the policy head computes from the observation."""
+        ...
+
+    @property
+    def num_free(self) -> int:
+        """How many more are variables of their own, the same for every observation, first 0."""
+        ...
+
+    def sample(self, parameters: Tensor, seed: Tensor) -> Tensor:
+        """Sampled actions [..., *shape]; `seed` is int32 [2], and the same seed samples the same."""
+        ...
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """The most likely sampled action [..., *shape]."""
+        ...
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        """float32 [...]: log-probability (or density) of the sampled `action` [..., *shape]."""
+        ...
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        """float32 [...], in nats."""
+        ...
+
+    def to_environment(self, action: Tensor) -> Tensor:
+        """[..., *shape] of the spec's dtype and within its bounds."""
+        ...
+
+
+def make_distribution(spec: ArraySpec) -> ActionDistribution:
+    """The distribution for actions of `spec`: categorical, or a diagonal Gaussian for a Box."""
+    return Categorical(spec) if spec.categorical else DiagonalGaussian(spec)
+
+
+class Categorical:
+    """Independent categories for each element: Discrete is one element, MultiDiscrete several.
+
+    Sampled actions are int32 indices from 0 (the environment's value less the spec's minimum).
+    Parameters are logits, [element, category] flattened; elements with fewer categories than the
+    largest leave the rest of theirs unused.
+    """
+
+    num_free = 0
+
+    def __init__(self, spec: ArraySpec) -> None:
+        assert spec.minimum is not None
+        counts = spec.num_categories.reshape(-1)
+        self._spec = spec
+        self._elements, self._categories = len(counts), int(counts.max())
+        self._minimum = spec.minimum.astype(np.int64)
+        exists = np.arange(self._categories) < counts[:, None]
+        self._exists = None if exists.all() else exists
+
+    @property
+    def num_outputs(self) -> int:
+        return self._elements * self._categories
+
+    def sample(self, parameters: Tensor, seed: Tensor) -> Tensor:
+        logits = self._logits(parameters)
+        # The Gumbel-max trick. The smallest uniform number is above 0, else an existing category
+        # might get minus infinity and lose to one that does not exist.
+        tiny = np.finfo(np.float32).tiny
+        uniform = tf.random.stateless_uniform(tf.shape(logits), seed, minval=tiny)
+        return self._shaped(tf.argmax(logits - tf.math.log(-tf.math.log(uniform)), -1, tf.int32))
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        return self._shaped(tf.argmax(self._logits(parameters), -1, tf.int32))
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        logits = self._logits(parameters)
+        labels = tf.reshape(action, tf.shape(logits)[:-1])
+        cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return -tf.reduce_sum(cross_entropy, -1)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        log_p = tf.nn.log_softmax(self._logits(parameters))
+        return -tf.reduce_sum(tf.exp(log_p) * log_p, (-2, -1))
+
+    def to_environment(self, action: Tensor) -> Tensor:
+        return tf.cast(tf.cast(action, tf.int64) + self._minimum, self._spec.dtype)
+
+    def _logits(self, parameters: Tensor) -> Tensor:
+        """[..., element, category]."""
+        shape = tf.concat([tf.shape(parameters)[:-1], [self._elements, self._categories]], 0)
+        logits = tf.reshape(parameters, shape)
+        return logits if self._exists is None else tf.where(self._exists, logits, _IMPOSSIBLE)
+
+    def _shaped(self, index: Tensor) -> Tensor:
+        """[..., element] as [..., *shape]."""
+        return tf.reshape(index, tf.concat([tf.shape(index)[:-1], self._spec.shape], 0))
+
+
+class DiagonalGaussian:
+    """Independent normal variables for a Box of floats, with a standard deviation that does not
+    depend on the observation (as PPO and A2C have it; it starts at 1).
+
+    Sampled actions are float32 in a normalised space: -1 and 1 stand for the bounds of an element
+    that has both, and for themselves where a bound is missing (infinite, or beyond `UNBOUNDED`). They
+    are recorded as sampled; only what the environment gets is clipped to its bounds, so that the
+    log-probability stays that of the normal distribution. Parameters: means, then log standard
+    deviations.
+    """
+
+    def __init__(self, spec: ArraySpec) -> None:
+        assert spec.minimum is not None
+        assert spec.maximum is not None
+        self._spec = spec
+        low, high = (bound.astype(np.float64) for bound in (spec.minimum, spec.maximum))
+        bounded = (np.abs(low) < UNBOUNDED) & (np.abs(high) < UNBOUNDED)
+        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        self._centre = ((low + high) / 2).astype(np.float32)
+        self._scale = ((high - low) / 2).astype(np.float32)
+
+    @property
+    def num_outputs(self) -> int:
+        return self._spec.num_elements
+
+    @property
+    def num_free(self) -> int:
+        return self._spec.num_elements
+
+    def sample(self, parameters: Tensor, seed: Tensor) -> Tensor:
+        mean, log_std = self._split(parameters)
+        noise = tf.random.stateless_normal(tf.shape(mean), seed)
+        return self._shaped(mean + tf.exp(log_std) * noise)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        return self._shaped(self._split(parameters)[0])
+
+    def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
+        mean, log_std = self._split(parameters)
+        z = (tf.reshape(action, tf.shape(mean)) - mean) * tf.exp(-log_std)
+        return -tf.reduce_sum(0.5 * tf.square(z) + log_std + 0.5 * math.log(2 * math.pi), -1)
+
+    def entropy(self, parameters: Tensor) -> Tensor:
+        _, log_std = self._split(parameters)
+        return tf.reduce_sum(log_std + 0.5 * math.log(2 * math.pi * math.e), -1)
+
+    def to_environment(self, action: Tensor) -> Tensor:
+        value = tf.cast(self._centre + self._scale * action, self._spec.dtype)
+        # Clipped in the spec's own dtype: rounding must not step over a bound.
+        return tf.clip_by_value(value, self._spec.minimum, self._spec.maximum)
+
+    def _split(self, parameters: Tensor) -> Any:
+        """Means and log standard deviations, [..., element] each."""
+        return tf.split(parameters, 2, -1)
+
+    def _shaped(self, action: Tensor) -> Tensor:
+        """[..., element] as [..., *shape]."""
+        return tf.reshape(action, tf.concat([tf.shape(action)[:-1], self._spec.shape], 0))

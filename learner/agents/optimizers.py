@@ -1,0 +1,80 @@
+"""Keras optimizers, with gradient clipping, a schedule, and a guard against what is not finite."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from learner.agents.layers import Variables
+from learner.config import AgentOptions
+from learner.experience.trajectory import Tensor
+
+
+class Optimizer:
+    """Changes variables by their gradients.
+
+    Args:
+        options: optimizer, learning rate and its schedule, clipping.
+        total_updates: after how many the linear schedule reaches 0.
+        trainable: what to change.
+    """
+
+    def __init__(self, options: AgentOptions, total_updates: int, trainable: Variables) -> None:
+        self._clip_norm = options.clip_gradient_norm
+        self._trainable = list(trainable.values())
+        self._learning_rate: Any = options.learning_rate
+        if options.learning_rate_schedule == "linear":
+            self._learning_rate = keras.optimizers.schedules.PolynomialDecay(
+                options.learning_rate, decay_steps=total_updates, end_learning_rate=0.0
+            )
+        self._optimizer = _make_optimizer(options, self._learning_rate)
+        self._optimizer.build(self._trainable)  # Outside the graph that `apply` is traced into.
+        self._skipped = tf.Variable(0, dtype=tf.int64, trainable=False, name="skipped_updates")
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The tf.Variables of the optimizer's state, by stable names.
+
+        Keras's own names count the optimizers of a process; their order is fixed.
+        """
+        state = self._optimizer.variables
+        named = {f"{i:03d}_{v.name.split('/')[-1]}": v.value for i, v in enumerate(state)}
+        return named | {"skipped_updates": self._skipped}
+
+    def apply(self, loss: Tensor, gradients: Sequence[Tensor]) -> dict[str, Tensor]:
+        """One step, or none if the loss or a gradient is not finite: one bad batch must not turn
+        all weights into NaN.
+
+        Returns:
+            Scalars to report: the norm before clipping, the learning rate, the skipped steps so far.
+        """
+        norm = tf.linalg.global_norm(gradients)
+        finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
+        learning_rate = self._present_learning_rate()
+        if self._clip_norm:
+            gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, norm)
+
+        def step() -> Tensor:
+            self._optimizer.apply(gradients, self._trainable)
+            return self._skipped.read_value()
+
+        def skip() -> Tensor:
+            return self._skipped.assign_add(1)
+
+        skipped = tf.cond(finite, step, skip)
+        return {"gradient_norm": norm, "learning_rate": learning_rate, "skipped_updates": skipped}
+
+    def _present_learning_rate(self) -> Tensor:
+        if callable(self._learning_rate):
+            return self._learning_rate(self._optimizer.iterations)
+        return tf.constant(self._learning_rate)
+
+
+def _make_optimizer(options: AgentOptions, learning_rate: Any) -> Any:
+    if options.optimizer == "adam":
+        return keras.optimizers.Adam(learning_rate, epsilon=options.optimizer_epsilon)
+    if options.optimizer == "rmsprop":
+        # Decay as in Espeholt et al. 2018, table G.1.
+        return keras.optimizers.RMSprop(learning_rate, rho=0.99, epsilon=options.optimizer_epsilon)
+    return keras.optimizers.SGD(learning_rate)

@@ -1,0 +1,47 @@
+"""The data-prefetch thread: finished unrolls become training batches on the device, one ahead."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from learner.experience.channel import Channel
+from learner.experience.trajectory import Batch
+from learner.experience.unroll_queue import UnrollQueue
+from learner.experience.unrolls import UnrollPool
+
+
+class Prefetcher:
+    """Iterates over training batches, of which the next is prepared while one is trained on.
+
+    `run` is the thread's body. `to_device` copies a batch of arrays to where the training runs.
+    """
+
+    def __init__(
+        self,
+        queue: UnrollQueue,
+        pool: UnrollPool,
+        batch_size: int,
+        to_device: Callable[[Batch], Batch],
+    ) -> None:
+        self._queue = queue
+        self._pool = pool
+        self._batch_size = batch_size
+        self._to_device = to_device
+        self._ready: Channel[Batch] = Channel(1)
+
+    def run(self) -> None:
+        """Prepare batches until the queue or this prefetcher is closed."""
+        while (columns := self._queue.take(self._batch_size)) is not None:
+            batch = self._pool.gather(columns)
+            self._pool.release(columns)
+            if not self._ready.put(self._to_device(batch)):
+                return
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches for training; ends when closed."""
+        return iter(self._ready)
+
+    def close(self) -> None:
+        """End both the thread and the iteration. Idempotent."""
+        self._ready.close()
+
+    def statistics(self) -> Mapping[str, float]:
+        return {"ready": len(self._ready)}

@@ -1,0 +1,64 @@
+"""The bounded FIFO of finished unrolls, between acting and learning."""
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+
+
+class UnrollQueue:
+    """Finished unrolls, by their column in the pool, first in, first out.
+
+    When it is full, acting waits (`wait_for_room`): nothing is dropped, and no unroll gets older
+    than the queue is long. One batch of steps may finish several unrolls at once, so the depth can
+    pass the capacity by the number of environments in that batch.
+
+    `_lock` guards every field.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._columns: deque[int] = deque()
+        self._closed = False
+        self._waits = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+
+    def wait_for_room(self) -> bool:
+        """Block while the queue is full. False if it was closed."""
+        with self._lock:
+            if len(self._columns) >= self._capacity and not self._closed:
+                self._waits += 1
+                self._changed.wait_for(lambda: self._closed or len(self._columns) < self._capacity)
+            return not self._closed
+
+    def put(self, columns: np.ndarray) -> None:
+        """Append finished unrolls, int [n]. Never blocks; see `wait_for_room`."""
+        with self._lock:
+            self._columns.extend(columns.tolist())
+            self._changed.notify_all()
+
+    def take(self, count: int) -> np.ndarray | None:
+        """The `count` oldest unrolls, int64 [count]; blocks until there are as many. None if closed."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._closed or len(self._columns) >= count)
+            if self._closed:
+                return None
+            taken = [self._columns.popleft() for _ in range(count)]
+            self._changed.notify_all()
+            return np.array(taken)
+
+    def close(self) -> None:
+        """Wake and turn away everyone who waits. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+
+    def statistics(self) -> Mapping[str, float]:
+        with self._lock:
+            return {
+                "depth": len(self._columns),
+                "capacity": self._capacity,
+                "full_waits": self._waits,
+            }

@@ -1,0 +1,194 @@
+"""From answered steps to unrolls of fixed length, in preallocated time-major arrays."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from learner.experience.trajectory import Batch, State
+from learner.experience.unroll_queue import UnrollQueue
+from protos import inference_pb2 as pb
+from protos.specs import ArraySpec
+
+
+class RowSpec(NamedTuple):
+    """Shape and dtype of one entry of one row."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a step and an unroll's beginning consist of, besides reward, flags and version."""
+
+    observation: Sequence[ArraySpec]
+    record: Mapping[str, RowSpec]
+    state: Mapping[str, RowSpec]
+
+
+class Steps(NamedTuple):
+    """Answered steps of n environments, each in it at most once."""
+
+    slots: np.ndarray
+    """int32 [n]"""
+    observation: Sequence[np.ndarray]
+    """[n, *shape] for each leaf"""
+    reward: np.ndarray
+    """float32 [n]"""
+    flags: np.ndarray
+    """uint8 [n]: StepFlag bits of the wire; higher bits are the serving side's own"""
+    record: Mapping[str, np.ndarray]
+    """[n, ...] each: what the policy wants stored"""
+    version: int
+    """training version of the policy that acted"""
+    state_before: Callable[[np.ndarray], State]
+    """from row indices [k] to the policy's memory before those rows, [k, ...] each. A function,
+    because the memory lives on the inference device and only an unroll's beginning needs it."""
+
+
+class UnrollPool:
+    """Columns of T+1 rows each: the storage of all unrolls, unfinished and finished.
+
+    Rows are written once, where they stay until a training batch is gathered from them. Memory that
+    was never written costs nothing (the operating system maps it at the first touch), and columns
+    are reused last in, first out, so the pool may be larger than a run ever needs.
+
+    Each column has one user at a time (writer, then queue, then prefetch), so that the arrays need
+    no lock; `_lock` guards the free list.
+    """
+
+    def __init__(self, layout: Layout, length: int, columns: int) -> None:
+        def rows(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+            return np.empty((length + 1, columns, *shape), dtype)
+
+        self.length = length
+        self.observation = [rows(leaf.shape, leaf.dtype) for leaf in layout.observation]
+        self.reward = rows((), np.float32)
+        self.flags = rows((), np.uint8)
+        self.version = rows((), np.int64)
+        self.record = {name: rows(*spec) for name, spec in layout.record.items()}
+        self.state = {
+            name: np.empty((columns, *spec.shape), spec.dtype) for name, spec in layout.state.items()
+        }
+        self._free = list(range(columns - 1, -1, -1))
+        self._lock = threading.Lock()
+
+    def acquire(self, count: int) -> np.ndarray:
+        """`count` free columns, int64 [count]."""
+        with self._lock:
+            assert count <= len(self._free), "the pool is sized for every slot and a full queue"
+            return np.array([self._free.pop() for _ in range(count)], np.int64)
+
+    def release(self, columns: np.ndarray) -> None:
+        """Give columns back, whatever is in them."""
+        with self._lock:
+            self._free.extend(columns.tolist())
+
+    def gather(self, columns: np.ndarray) -> Batch:
+        """A copy of finished unrolls as a time-major batch, [T+1, len(columns), ...] each."""
+
+        def take(array: np.ndarray) -> np.ndarray:
+            return array.take(columns, axis=1)
+
+        flags = take(self.flags)
+        return Batch(
+            observation=tuple(take(leaf) for leaf in self.observation),
+            reward=take(self.reward),
+            first=(flags & pb.FIRST) != 0,
+            terminated=(flags & pb.TERMINATED) != 0,
+            truncated=(flags & pb.TRUNCATED) != 0,
+            record={name: take(array) for name, array in self.record.items()},
+            version=take(self.version),
+            initial_state={name: array[columns] for name, array in self.state.items()},
+        )
+
+
+class UnrollWriter:
+    """Writes each environment's steps into its unroll, and finished unrolls into the queue.
+
+    Unrolls have T transitions and so T+1 rows; they cross episodes, and an environment's next
+    unroll begins with the last row of the one before. `_lock` guards every field, and the columns
+    that are being written.
+    """
+
+    def __init__(self, pool: UnrollPool, queue: UnrollQueue, num_slots: int) -> None:
+        self._pool = pool
+        self._queue = queue
+        self._column = np.full(num_slots, -1, np.int64)
+        self._time = np.zeros(num_slots, np.int64)
+        self._finished = 0
+        self._dropped = 0
+        self._dropped_steps = 0
+        self._lock = threading.Lock()
+
+    def append(self, steps: Steps) -> bool:
+        """Store answered steps. Blocks while the queue is full; False if it was closed."""
+        if not self._queue.wait_for_room():
+            return False
+        with self._lock:
+            self._begin_missing(steps)
+            column, time = self._column[steps.slots], self._time[steps.slots]
+            self._write(steps, time, column)
+            self._time[steps.slots] = time + 1
+            done = np.flatnonzero(time == self._pool.length)
+            if done.size:
+                self._finish(steps, done, column[done])
+        return True
+
+    def drop(self, slots: np.ndarray) -> None:
+        """Forget the unfinished unrolls of these slots: their lease is over."""
+        with self._lock:
+            open_slots = slots[self._column[slots] >= 0]
+            self._pool.release(self._column[open_slots])
+            # Row 0 of an unroll that follows another was counted with that one.
+            self._dropped += len(open_slots)
+            self._dropped_steps += int(self._time[open_slots].sum())
+            self._column[open_slots] = -1
+
+    def statistics(self) -> Mapping[str, float]:
+        with self._lock:
+            return {
+                "finished": self._finished,
+                "dropped": self._dropped,
+                "dropped_steps": self._dropped_steps,
+                "unfinished": int((self._column >= 0).sum()),
+            }
+
+    def _begin_missing(self, steps: Steps) -> None:
+        missing = np.flatnonzero(self._column[steps.slots] < 0)
+        if missing.size:
+            slots = steps.slots[missing]
+            self._column[slots] = self._pool.acquire(len(slots))
+            self._time[slots] = 0
+            self._store_state(steps, missing, self._column[slots])
+
+    def _write(self, steps: Steps, time: np.ndarray, column: np.ndarray) -> None:
+        pool = self._pool
+        for stored, leaf in zip(pool.observation, steps.observation, strict=True):
+            stored[time, column] = leaf
+        pool.reward[time, column] = steps.reward
+        pool.flags[time, column] = steps.flags
+        pool.version[time, column] = steps.version
+        for name, stored in pool.record.items():
+            stored[time, column] = steps.record[name]
+
+    def _finish(self, steps: Steps, done: np.ndarray, finished: np.ndarray) -> None:
+        """Hand over the unrolls that rows `done` completed, and begin the next with the same rows."""
+        slots = steps.slots[done]
+        begun = self._pool.acquire(len(done))
+        pool = self._pool
+        for stored in (*pool.observation, pool.reward, pool.flags, pool.version, *pool.record.values()):
+            stored[0, begun] = stored[pool.length, finished]
+        self._store_state(steps, done, begun)
+        self._column[slots] = begun
+        self._time[slots] = 1
+        self._finished += len(done)
+        self._queue.put(finished)
+
+    def _store_state(self, steps: Steps, rows: np.ndarray, columns: np.ndarray) -> None:
+        if self._pool.state:
+            for name, value in steps.state_before(rows).items():
+                self._pool.state[name][columns] = value

@@ -1,0 +1,158 @@
+"""Actor processes on the learner's own machine: started, watched, ended with it."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from protos.errors import EnvironmentFailure, WorkerFailure
+
+logger = logging.getLogger(__name__)
+
+MAX_RESTARTS = 5
+RESTART_WINDOW_SECONDS = 60.0
+
+
+def actor_command(*arguments: str) -> list[str]:
+    """The command line of an actor process, in this interpreter."""
+    return [sys.executable, "-m", "actor", *arguments]
+
+
+def describe(env: str, timeout_seconds: float = 120.0) -> str:
+    """The environment's spec as JSON, from a child process: the learner imports no environment.
+
+    Raises:
+        EnvironmentFailure: the environment cannot be made; with the child's own words.
+    """
+    command = actor_command("--env", env, "--describe")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFailure(
+            f"--env {env}: expected its specs within {timeout_seconds:g} s, found nothing"
+        ) from None
+    if done.returncode != 0:
+        raise EnvironmentFailure(f"--env {env} cannot be described:\n{done.stderr.strip()}")
+    return done.stdout
+
+
+class LocalActors:
+    """Actor processes that live no longer than this one.
+
+    One thread a process hands its words on and waits for its end. A process that was killed is
+    started again, up to 5 times a minute over all; one that ends with an error is a failure of the
+    learner, with the process's last words. `_lock` guards the processes and the restarts.
+    """
+
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        *,
+        start_thread: Callable[[str, Callable[[], None]], None],
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._commands = commands
+        self._start_thread = start_thread
+        self._environ = dict(os.environ if environ is None else environ)
+        self._clock = clock
+        self._processes: list[subprocess.Popen[str]] = []
+        self._restarts: deque[float] = deque()
+        self._restarted = 0
+        self._closing = False
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Start all processes."""
+        for index in range(len(self._commands)):
+            with self._lock:
+                self._processes.append(self._launch(index))
+            self._start_thread(f"actor {index}", self._watcher(index))
+
+    def close(self, grace_seconds: float = 5.0) -> None:
+        """End all processes: politely, then by force. Idempotent."""
+        with self._lock:
+            self._closing = True
+            processes = list(self._processes)
+        for process in processes:
+            _signal(process, signal.SIGTERM)
+            # A stopped process (SIGSTOP, Ctrl-Z) meets no other signal than these two.
+            _signal(process, signal.SIGCONT)
+        deadline = time.monotonic() + grace_seconds
+        for process in processes:
+            try:
+                process.wait(max(deadline - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                logger.warning("actor process %d does not end; killed", process.pid)
+                _signal(process, signal.SIGKILL)
+                process.wait()
+
+    def statistics(self) -> Mapping[str, float]:
+        with self._lock:
+            alive = sum(process.poll() is None for process in self._processes)
+            return {"processes": alive, "restarted": self._restarted}
+
+    def _launch(self, index: int) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self._commands[index],
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            # Ctrl-C in a terminal reaches the whole group; the learner ends its actors itself, after
+            # they have answered.
+            start_new_session=True,
+        )
+
+    def _watcher(self, index: int) -> Callable[[], None]:
+        def watch() -> None:
+            while self._watch_once(index):
+                pass
+
+        return watch
+
+    def _watch_once(self, index: int) -> bool:
+        """Follow one process to its end. True if it was started again."""
+        process = self._processes[index]
+        last_words: deque[str] = deque(maxlen=50)
+        assert process.stderr is not None
+        with process.stderr:
+            for line in process.stderr:
+                last_words.append(line)
+                logger.info("[actor %d] %s", index, line.rstrip())
+        code = process.wait()
+        with self._lock:
+            if self._closing or code == 0:
+                return False
+            if code > 0:
+                raise WorkerFailure(
+                    f"it ended with status {code}; its last words:\n{''.join(last_words).strip()}"
+                )
+            self._check_restarts(code)
+            logger.warning("actor %d was ended by signal %d; started again", index, -code)
+            self._processes[index] = self._launch(index)
+            return True
+
+    def _check_restarts(self, code: int) -> None:
+        now = self._clock()
+        self._restarts.append(now)
+        self._restarted += 1
+        while self._restarts[0] < now - RESTART_WINDOW_SECONDS:
+            self._restarts.popleft()
+        if len(self._restarts) > MAX_RESTARTS:
+            raise WorkerFailure(
+                f"actors were ended by signals {len(self._restarts)} times within "
+                f"{RESTART_WINDOW_SECONDS:g} s, the last one by signal {-code}: expected at most "
+                f"{MAX_RESTARTS} (is memory short?)"
+            )
+
+
+def _signal(process: subprocess.Popen[str], number: int) -> None:
+    if process.poll() is None:
+        process.send_signal(number)

@@ -1,0 +1,291 @@
+"""`seedbed train` and `seedbed learner`: the story of a run, from its first line to its summary.
+
+TensorFlow is imported late, while the actors are already starting.
+"""
+
+import logging
+import re
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from google.protobuf import json_format
+from rich.console import Console
+
+from learner.config import LearnerOptions, TrainOptions
+from learner.local_actors import LocalActors, actor_command, describe
+from learner.serving.server import InferenceServer
+from learner.telemetry.episodes import EpisodeTracker
+from learner.telemetry.logs import import_tensorflow
+from learner.telemetry.progress import make_display
+from learner.telemetry.reporter import Reporter
+from learner.telemetry.run_directory import RunDirectory
+from learner.telemetry.statistics import Registry
+from learner.telemetry.summary import summarize
+from learner.threads import Threads
+from learner.training.checkpoint import Checkpoint, Checkpoints
+from protos import inference_pb2 as pb
+from protos import specs
+from protos.errors import NotServing, RunEnded
+from protos.specs import EnvironmentSpec
+
+if TYPE_CHECKING:
+    from learner.app import Learner
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_LISTEN = "127.0.0.1:7777"
+
+ACTOR_GIVE_UP_SECONDS = 10.0
+"""Local actors whose learner was killed end themselves after so long."""
+
+
+def run(options: LearnerOptions, console: Console) -> int:
+    """Train until the run's end or a signal.
+
+    Returns:
+        Exit status: 0, or 130 after Ctrl-C.
+
+    Raises:
+        ConfigError: the options do not fit the run directory, the address or the environment.
+        WorkerFailure: a thread or an actor failed; the run is saved as it was.
+        CheckpointError: the run cannot be resumed.
+    """
+    with ExitStack() as closing:
+        directory = RunDirectory(Path(options.logdir or _new_logdir(options)), options)
+        closing.callback(directory.close)
+        checkpoints = Checkpoints(directory.checkpoints, options.keep_checkpoints)
+        restored = checkpoints.load_latest()
+        if restored is not None and _was_finished(restored, options):
+            logger.info("%s: this run has reached its end already", directory.path)
+            return 0
+        return _Run(options, directory, checkpoints, restored, console, closing).execute()
+
+
+class _Run:
+    """One process's part of a run."""
+
+    def __init__(
+        self,
+        options: LearnerOptions,
+        directory: RunDirectory,
+        checkpoints: Checkpoints,
+        restored: Checkpoint | None,
+        console: Console,
+        closing: ExitStack,
+    ) -> None:
+        self._options = options
+        self._directory = directory
+        self._checkpoints = checkpoints
+        self._restored = restored
+        self._display = make_display(options.progress, console)
+        closing.callback(self._display.close)
+        self._closing = closing
+        self._registry = Registry()
+        self._threads = Threads(on_failure=self._wake)
+        self._spec: Future[EnvironmentSpec] = Future()
+        self._learner: Learner | None = None
+        self._woken = False
+
+    def execute(self) -> int:
+        with _signals(self._wake) as received:
+            server = self._start_server()
+            actors = self._start_actors()
+            self._import_tensorflow()
+            try:
+                spec = self._spec.result()
+            except CancelledError:
+                self._threads.raise_failure()
+                return _status(received)
+            self._train(spec, server, actors)
+            self._threads.raise_failure()
+            return _status(received)
+
+    # Starting -----------------------------------------------------------------------------------
+
+    def _start_server(self) -> InferenceServer:
+        options = self._options
+        local = isinstance(options, TrainOptions)
+        if options.listen is not None:
+            self._address = options.listen
+        elif local:
+            folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="seedbed-"))
+            self._address = f"unix:{folder}/learner.sock"
+        else:
+            self._address = DEFAULT_LISTEN
+        server = InferenceServer(
+            self._address, lease_seconds=options.lease_seconds, offer_spec=self._offer_spec
+        )
+        server.start()
+        self._closing.callback(server.close)
+        self._registry.register("serving", server.statistics)
+        if options.env is not None and not local:
+            self._threads.start("environment", self._describe)
+        return server
+
+    def _start_actors(self) -> LocalActors | None:
+        options = self._options
+        if not isinstance(options, TrainOptions):
+            return None
+        actors = LocalActors(
+            [self._actor_command(options, index) for index in range(options.num_actors)],
+            start_thread=self._threads.start,
+        )
+        self._closing.callback(actors.close)
+        actors.start()
+        self._registry.register("actors", actors.statistics)
+        return actors
+
+    def _actor_command(self, options: TrainOptions, index: int) -> list[str]:
+        assert options.env is not None
+        return actor_command(
+            f"--server={self._address}",
+            f"--env={options.env}",
+            f"--num-envs={options.envs_per_actor}",
+            f"--seed={options.seed + index * options.envs_per_actor}",
+            f"--name=local {index}",
+            f"--give-up-seconds={ACTOR_GIVE_UP_SECONDS}",
+        )
+
+    def _describe(self) -> None:
+        assert self._options.env is not None
+        text = describe(self._options.env)
+        spec = specs.from_proto(json_format.Parse(text, pb.EnvironmentSpec()))
+        if self._spec.set_running_or_notify_cancel():
+            self._spec.set_result(spec)
+
+    def _offer_spec(self, spec: EnvironmentSpec) -> None:
+        """The first session's specs decide, unless a description of --env does. On the event loop."""
+        described = self._options.env is not None and not isinstance(self._options, TrainOptions)
+        if not described and not self._spec.done() and self._spec.set_running_or_notify_cancel():
+            self._spec.set_result(spec)
+
+    def _import_tensorflow(self) -> None:
+        import_tensorflow()
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(self._options.tf_threads)
+
+    def _wake(self) -> None:
+        """Make the main thread come to its end. Any thread may call it."""
+        self._woken = True
+        self._spec.cancel()
+        if self._learner is not None:
+            self._learner.stop_training()
+
+    # Training -----------------------------------------------------------------------------------
+
+    def _train(self, spec: EnvironmentSpec, server: InferenceServer, actors: LocalActors | None) -> None:
+        # Imported here: everything below needs TensorFlow.
+        from learner.app import Learner
+
+        options = self._options
+        local = options.num_actors * options.envs_per_actor if isinstance(options, TrainOptions) else 0
+        learner = self._learner = Learner(
+            options,
+            spec,
+            checkpoints=self._checkpoints,
+            restored=self._restored,
+            registry=self._registry,
+            local_environments=local,
+        )
+        if self._woken:
+            learner.stop_training()
+        reporter = Reporter(
+            options.log_interval_seconds,
+            lambda: learner.report(server.statistics()),
+            self._registry,
+            [self._directory.write_metrics, self._display.show],
+            on_failure=lambda error: self._threads.fail("reporter", error),
+        )
+        self._say_where(learner)
+        learner.start(self._threads)
+        server.open_lanes({pb.TRAIN: learner.lane()})
+        reporter.start()
+        try:
+            learner.trainer.run()
+            learner.save()
+        finally:
+            server.end_streams(
+                RunEnded("the run has reached its end")
+                if learner.finished()
+                else NotServing("the learner ends, and may come back: connect again later")
+            )
+            if actors is not None:
+                actors.close()
+            learner.stop()
+            reporter.close()
+            self._display.close()
+            self._leave_results(learner)
+        for name in self._threads.join(timeout_seconds=10.0):
+            logger.warning("%s did not end", name)
+
+    def _say_where(self, learner: "Learner") -> None:
+        path = self._directory.path
+        if self._restored is None:
+            logger.info("new run in %s", path)
+        else:
+            logger.info(
+                "resuming %s at environment step %s (version %s)",
+                path,
+                f"{learner.episodes.env_steps:,}",
+                f"{learner.trainer.version:,}",
+            )
+
+    def _leave_results(self, learner: "Learner") -> None:
+        self._directory.write_learning_curve(learner.episodes.curve())
+        summary = summarize(self._options, learner.episodes, learner.trainer.version)
+        self._directory.write_summary(summary)
+        mean = summary.mean_return_100
+        logger.info(
+            "%s environment steps in %.1f s (%s steps/s), %s episodes, mean return of the last 100: %s; "
+            "see %s",
+            f"{summary.env_steps:,}",
+            summary.seconds,
+            f"{summary.steps_per_second:,.0f}",
+            f"{summary.episodes:,}",
+            "none yet" if mean is None else f"{mean:.1f}",
+            self._directory.path,
+        )
+
+
+@contextmanager
+def _signals(wake: Callable[[], None]) -> Iterator[list[int]]:
+    """Let the first SIGINT or SIGTERM end the run in order; a second one ends the process at once."""
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        # In a thread: the handler interrupts code that may hold the very locks that waking takes.
+        threading.Thread(target=wake, name="signal", daemon=True).start()
+
+    former = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for each, handler in former.items():
+            signal.signal(each, handler)
+
+
+def _status(received: list[int]) -> int:
+    return 130 if signal.SIGINT in received else 0
+
+
+def _new_logdir(options: LearnerOptions) -> str:
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", options.env or "run")
+    return f"runs/{env}-{options.agent}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _was_finished(checkpoint: Checkpoint, options: LearnerOptions) -> bool:
+    episodes = EpisodeTracker(1, stop_return=options.stop_return)
+    episodes.restore(checkpoint.metadata["episodes"])
+    return episodes.solved_env_steps is not None or episodes.env_steps >= options.total_steps

@@ -1,0 +1,163 @@
+"""Requests of many actors become batches, without a timer.
+
+While one batch runs, requests accumulate in the next buffer; when an inference thread is free it
+takes all that wait, up to the maximum. So two actors never wait for a clock, and a thousand fill
+the batch by themselves.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from protos import inference_pb2 as pb
+from protos.specs import ArraySpec
+
+LEASE_START = 8
+"""Set in `Request.flags`, beside the wire's StepFlag bits, in an environment's first row of a lease."""
+
+RESET = pb.FIRST | LEASE_START
+"""Rows with either flag start with a fresh memory."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One step message of n environments, checked and ready to be answered.
+
+    The arrays may be views of the message: the batcher copies them once.
+    """
+
+    slots: np.ndarray
+    """int32 [n], distinct"""
+    observation: Sequence[np.ndarray]
+    """[n, *shape] for each leaf"""
+    reward: np.ndarray
+    """float32 [n]"""
+    flags: np.ndarray
+    """uint8 [n]: StepFlag bits and LEASE_START"""
+    reply: Callable[[np.ndarray, int], None]
+    """takes the actions [n, *shape] and the policy's version; called by an inference thread"""
+
+
+class InferenceBatch:
+    """Rows of several requests in preallocated arrays; carries its own reply.
+
+    Rows from `size` on are padding: they belong to the scratch slot, and what they hold is left
+    over from earlier batches.
+    """
+
+    def __init__(self, observation: Sequence[ArraySpec], capacity: int, scratch_slot: int) -> None:
+        self.observation = [leaf.zeros(capacity) for leaf in observation]
+        self.reward = np.zeros(capacity, np.float32)
+        self.flags = np.zeros(capacity, np.uint8)
+        self.slots = np.full(capacity, scratch_slot, np.int32)
+        self.size = 0
+        self._scratch_slot = scratch_slot
+        self._requests: list[Request] = []
+
+    def fits(self, request: Request) -> bool:
+        return self.size + len(request.slots) <= len(self.slots)
+
+    def add(self, request: Request) -> None:
+        """Copy the request's rows in behind the others."""
+        rows = slice(self.size, self.size + len(request.slots))
+        for buffer, leaf in zip(self.observation, request.observation, strict=True):
+            buffer[rows] = leaf
+        self.reward[rows] = request.reward
+        self.flags[rows] = request.flags
+        self.slots[rows] = request.slots
+        self.size = rows.stop
+        self._requests.append(request)
+
+    def reply(self, actions: np.ndarray, version: int) -> None:
+        """Answer every request with its rows of `actions` [size or more, *shape]."""
+        start = 0
+        for request in self._requests:
+            stop = start + len(request.slots)
+            request.reply(actions[start:stop], version)
+            start = stop
+
+    def clear(self) -> None:
+        self.slots[: self.size] = self._scratch_slot
+        self.size = 0
+        self._requests.clear()
+
+
+class Batcher:
+    """Iterates over batches of waiting requests, for one or more inference threads.
+
+    There is one buffer more than there are threads, so that filling overlaps inference. A request
+    that does not fit into the filling buffer waits in line, and so do all after it.
+
+    `_lock` guards every field, and the buffer that is being filled.
+    """
+
+    def __init__(
+        self,
+        observation: Sequence[ArraySpec],
+        *,
+        max_rows: int,
+        scratch_slot: int,
+        num_threads: int = 1,
+    ) -> None:
+        self.max_rows = max_rows
+        self._free = [
+            InferenceBatch(observation, max_rows, scratch_slot) for _ in range(num_threads + 1)
+        ]
+        self._filling = self._free.pop()
+        self._waiting: deque[Request] = deque()
+        self._closed = False
+        self._batches = 0
+        self._rows = 0
+        self._lock = threading.Lock()
+        self._ready = threading.Condition(self._lock)
+
+    def submit(self, request: Request) -> None:
+        """Add a request of at most `max_rows` rows. Never blocks; dropped if the batcher is closed."""
+        with self._lock:
+            if self._closed:
+                return
+            if self._waiting or not self._filling.fits(request):
+                self._waiting.append(request)
+            else:
+                self._filling.add(request)
+                self._ready.notify()
+
+    def __iter__(self) -> Iterator[InferenceBatch]:
+        """Batches as they fill, until closed. A batch is valid until the next one is asked for."""
+        while (batch := self._take()) is not None:
+            yield batch
+            with self._lock:
+                batch.clear()
+                self._free.append(batch)
+
+    def close(self) -> None:
+        """End all iterations; requests that wait are never answered. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._ready.notify_all()
+
+    def statistics(self) -> Mapping[str, float]:
+        with self._lock:
+            return {
+                "batches": self._batches,
+                "rows": self._rows,
+                "rows_waiting": self._filling.size + sum(len(r.slots) for r in self._waiting),
+                "max_rows": self.max_rows,
+            }
+
+    def _take(self) -> InferenceBatch | None:
+        with self._lock:
+            self._ready.wait_for(lambda: self._closed or self._filling.size > 0)
+            if self._closed:
+                return None
+            batch, self._filling = self._filling, self._free.pop()
+            while self._waiting and self._filling.fits(self._waiting[0]):
+                self._filling.add(self._waiting.popleft())
+            if self._filling.size:
+                self._ready.notify()
+            self._batches += 1
+            self._rows += batch.size
+            return batch

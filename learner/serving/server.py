@@ -1,0 +1,135 @@
+"""The gRPC server on an event loop of its own thread: streams, health checks, reflection."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from learner.serving.service import InferenceService, Lane
+from protos import inference_pb2 as pb
+from protos import inference_pb2_grpc
+from protos.errors import ConfigError, RequestError
+from protos.specs import EnvironmentSpec
+
+logger = logging.getLogger(__name__)
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Inference"].full_name
+
+MAX_MESSAGE_BYTES = 256 << 20
+"""Largest message taken in: 256 environments with a megabyte of observation each."""
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # Keepalive finds half-open connections: a peer that answers no ping for 10 s is gone.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Clients may ping as often as that, too.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # A second learner on the same port is refused instead of taking half of the connections.
+    ("grpc.so_reuseport", 0),
+)
+
+
+class InferenceServer:
+    """Owns the event loop's thread. Start it, open lanes, close it; from any one thread."""
+
+    def __init__(
+        self,
+        listen: str,
+        *,
+        lease_seconds: float,
+        offer_spec: Callable[[EnvironmentSpec], None] = lambda spec: None,
+    ) -> None:
+        self._listen = listen
+        self._lease_seconds = lease_seconds
+        self._offer_spec = offer_spec
+        self._loop = asyncio.new_event_loop()
+        self._started: Future[None] = Future()
+        self._ending: asyncio.Event
+        self._service: InferenceService
+        self._health: health.aio.HealthServicer
+        self._thread = threading.Thread(target=self._run, name="event loop", daemon=True)
+
+    def start(self) -> None:
+        """Listen, not yet SERVING: clients that open wait for `open_lanes`.
+
+        Raises:
+            ConfigError: the address is malformed or taken.
+        """
+        self._thread.start()
+        self._started.result()
+
+    def open_lanes(self, lanes: Mapping[int, Lane]) -> None:
+        """Serve the modes of `lanes`, and turn the health check SERVING."""
+        asyncio.run_coroutine_threadsafe(self._open(lanes), self._loop).result()
+
+    def end_streams(self, reason: RequestError) -> None:
+        """End every stream, and turn away new ones, with `reason`. Health turns NOT_SERVING."""
+        asyncio.run_coroutine_threadsafe(self._end_streams(reason), self._loop).result()
+
+    def close(self) -> None:
+        """End everything that is open and join the thread. Idempotent."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._ending.set)
+            self._thread.join()
+
+    def statistics(self) -> Mapping[str, float]:
+        return self._service.statistics()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        self._ending = asyncio.Event()
+        try:
+            server = await self._build()
+            await server.start()
+        except Exception as error:  # noqa: BLE001 - whatever it is, `start` raises it
+            self._started.set_exception(error)
+            return
+        self._started.set_result(None)
+        await self._ending.wait()
+        # Streams that were told the reason end by themselves within the grace.
+        await server.stop(grace=1.0)
+
+    async def _build(self) -> grpc.aio.Server:
+        server = grpc.aio.server(options=_OPTIONS)
+        self._service = InferenceService(lease_seconds=self._lease_seconds, offer_spec=self._offer_spec)
+        inference_pb2_grpc.add_InferenceServicer_to_server(self._service, server)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        try:
+            port = server.add_insecure_port(self._listen)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"--listen {self._listen}: expected a free address, HOST:PORT or unix:PATH; {error}"
+            ) from error
+        logger.info("listening on %s (port %s)", self._listen, port)
+        return server
+
+    async def _open(self, lanes: Mapping[int, Lane]) -> None:
+        self._service.open_lanes(lanes)
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+
+    async def _end_streams(self, reason: RequestError) -> None:
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._service.end_streams(reason)
+
+    async def _set_health(self, status: int) -> None:
+        for name in ("", SERVICE_NAME):
+            await self._health.set(name, status)

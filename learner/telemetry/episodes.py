@@ -1,0 +1,216 @@
+"""Counts environment steps and episodes as they pass through inference; the source of every return."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from learner.telemetry.learning_curve import Curve, LearningCurve
+from learner.telemetry.statistics import Clock
+from protos.errors import CheckpointError
+
+WINDOW = 100
+"""Episodes that "mean return" means, as in the field's own benchmarks."""
+
+
+class Episode(NamedTuple):
+    """One finished training episode, seen from its first row."""
+
+    slot: int
+    episode_return: float
+    """sum of the unclipped rewards"""
+    length: int
+    """environment steps"""
+    env_steps: int
+    """steps of the whole run when it ended"""
+    seconds: float
+    """seconds of training when it ended"""
+
+
+class EpisodeTracker:
+    """What the environments earn, by slot.
+
+    Inference threads call `observe`; anyone may read. An episode counts if it was seen from its first
+    row: one that a former lease left unfinished would report a part of its return as the whole.
+    Environment steps are counted in any case, since they were executed.
+
+    Seconds run from the construction, plus those of the runs that this one resumes. `_lock` guards
+    every field.
+    """
+
+    def __init__(
+        self,
+        num_slots: int,
+        *,
+        stop_return: float | None = None,
+        clock: Clock = time.monotonic,
+        on_episode: Callable[[Episode], None] | None = None,
+    ) -> None:
+        self._returns = np.zeros(num_slots, np.float64)
+        self._lengths = np.zeros(num_slots, np.int64)
+        self._tracked = np.zeros(num_slots, np.bool_)
+        self._stop_return = stop_return
+        self._clock = clock
+        self._started = clock()
+        self._on_episode = on_episode
+        self._env_steps = 0
+        self._episodes = 0
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._recent_lengths: deque[int] = deque(maxlen=WINDOW)
+        self._curve = LearningCurve()
+        self._solved: tuple[int, float] | None = None
+        self._lock = threading.Lock()
+
+    def observe(
+        self,
+        slots: np.ndarray,
+        reward: np.ndarray,
+        first: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        lease_start: np.ndarray,
+    ) -> None:
+        """Take in n rows of distinct slots, before they are answered: that keeps a slot's rows in order.
+
+        Args:
+            slots: int32 [n].
+            reward: float32 [n], unclipped, of the transition that led to the row.
+            first: bool [n], first row of an episode.
+            terminated: bool [n], last row of an episode that ended by itself.
+            truncated: bool [n], last row of an episode that was cut.
+            lease_start: bool [n], first row of a lease; whatever the slot did before is another's.
+        """
+        begins = first | lease_start
+        ended: list[Episode] = []
+        with self._lock:
+            self._env_steps += len(slots) - int(np.count_nonzero(begins))
+            self._returns[slots] = np.where(begins, 0.0, self._returns[slots] + reward)
+            self._lengths[slots] = np.where(begins, 0, self._lengths[slots] + 1)
+            tracked = np.where(begins, first, self._tracked[slots])
+            last = terminated | truncated
+            self._tracked[slots] = tracked & ~last
+            if (last & tracked).any():
+                ended = self._finish(slots[last & tracked])
+        # Outside the lock: the callback may read this tracker.
+        if self._on_episode is not None:
+            for episode in ended:
+                self._on_episode(episode)
+
+    @property
+    def env_steps(self) -> int:
+        """Executed environment steps, over all resumptions."""
+        with self._lock:
+            return self._env_steps
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that counted, over all resumptions."""
+        with self._lock:
+            return self._episodes
+
+    @property
+    def solved_env_steps(self) -> int | None:
+        """Steps when the mean of 100 episodes first reached `stop_return`; None if it has not."""
+        with self._lock:
+            return None if self._solved is None else self._solved[0]
+
+    @property
+    def solved_seconds(self) -> float | None:
+        """Seconds when the mean of 100 episodes first reached `stop_return`; None if it has not."""
+        with self._lock:
+            return None if self._solved is None else self._solved[1]
+
+    def seconds(self) -> float:
+        """Seconds of training, over all resumptions."""
+        return self._clock() - self._started
+
+    def mean_return(self, last: int = WINDOW) -> float | None:
+        """Mean of the last `last` episodes (at most 100), or of as many as there are; None if none."""
+        if not 1 <= last <= WINDOW:
+            raise ValueError(f"last={last}: expected 1 to {WINDOW}, since no more are kept")
+        with self._lock:
+            return _mean(list(self._recent)[-last:])
+
+    def curve(self) -> Curve:
+        """The learning curve so far."""
+        with self._lock:
+            return self._curve.snapshot()
+
+    def statistics(self) -> Mapping[str, float]:
+        with self._lock:
+            numbers: dict[str, float] = {"steps": self._env_steps, "finished": self._episodes}
+            if self._recent:
+                numbers["mean_length_100"] = _mean(self._recent_lengths) or 0.0
+                numbers["min_return_100"] = min(self._recent)
+                numbers["max_return_100"] = max(self._recent)
+            return numbers
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs, as plain JSON values. Unfinished episodes are not in it."""
+        with self._lock:
+            return {
+                "env_steps": self._env_steps,
+                "episodes": self._episodes,
+                "seconds": self._clock() - self._started,
+                "recent_returns": list(self._recent),
+                "recent_lengths": list(self._recent_lengths),
+                "curve": self._curve.state(),
+                "stop_return": self._stop_return,
+                "solved": None if self._solved is None else list(self._solved),
+            }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`. When the threshold was met is kept only if it is the same threshold.
+
+        Raises:
+            CheckpointError: it is not what `state` returned.
+        """
+        with self._lock:
+            try:
+                self._restore(state)
+            except (KeyError, TypeError, ValueError) as error:
+                raise CheckpointError(
+                    f"the checkpoint's count of episodes is incomplete: {type(error).__name__}: {error}"
+                ) from error
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._env_steps = int(state["env_steps"])
+        self._episodes = int(state["episodes"])
+        self._started = self._clock() - float(state["seconds"])
+        self._recent = deque((float(value) for value in state["recent_returns"]), WINDOW)
+        self._recent_lengths = deque((int(value) for value in state["recent_lengths"]), WINDOW)
+        self._curve.restore(state["curve"])
+        solved = state["solved"] if state["stop_return"] == self._stop_return else None
+        self._solved = None if solved is None else (int(solved[0]), float(solved[1]))
+
+    def _finish(self, slots: np.ndarray) -> list[Episode]:
+        seconds = self._clock() - self._started
+        finished = []
+        for slot in slots.tolist():
+            episode = Episode(
+                slot,
+                float(self._returns[slot]),
+                int(self._lengths[slot]),
+                self._env_steps,
+                seconds,
+            )
+            self._episodes += 1
+            self._recent.append(episode.episode_return)
+            self._recent_lengths.append(episode.length)
+            self._curve.add(self._env_steps, seconds, episode.episode_return)
+            self._check_solved(seconds)
+            finished.append(episode)
+        return finished
+
+    def _check_solved(self, seconds: float) -> None:
+        if self._stop_return is None or self._solved is not None or len(self._recent) < WINDOW:
+            return
+        if sum(self._recent) / WINDOW >= self._stop_return:
+            self._solved = (self._env_steps, seconds)
+
+
+def _mean(values: list[float] | deque[int]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,62 @@
+"""One interval of a run in numbers: what the display shows and metrics.jsonl keeps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Rates and fractions are those of the interval; counters are over all resumptions."""
+
+    env_steps: int
+    """executed environment steps"""
+    total_steps: int
+    """environment steps after which the run ends"""
+    seconds: float
+    """seconds of training"""
+    steps_per_second: float
+    """environment steps a second"""
+    episodes: int = 0
+    """finished training episodes"""
+    mean_return_100: float | None = None
+    """mean return of the last 100 episodes, or of as many as there are; None before the first"""
+    policy_version: int = 0
+    """training version, which each batch increases by one"""
+    policy_lag: float | None = None
+    """versions between acting and training, mean of the interval's batches; None without a batch"""
+    batch_mean: float = 0.0
+    """environments in a policy call"""
+    batch_max: int = 0
+    """environments that fit into a policy call"""
+    actors: int = 0
+    """connected training sessions"""
+    environments: int = 0
+    """environments of these sessions"""
+    training_busy: float = 0.0
+    """part of its time that the training thread works, 0 to 1"""
+    inference_busy: float = 0.0
+    """part of their time that the inference threads work, 0 to 1"""
+    actors_idle: float | None = None
+    """part of their time that environments wait for actions, 0 to 1; None if it is not known"""
+    queue_depth: int = 0
+    """finished unrolls that wait for training"""
+    queue_capacity: int = 0
+    """finished unrolls that may wait before actors must"""
+    training: Mapping[str, float] = field(default_factory=dict)
+    """the last update's scalars, "loss" among them"""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds to the end at the present rate; None while nothing moves."""
+        if self.steps_per_second <= 0:
+            return None
+        return max(self.total_steps - self.env_steps, 0) / self.steps_per_second
+
+
+def metrics(report: Report, snapshot: Mapping[str, float]) -> dict[str, Any]:
+    """The flat object of metrics.jsonl: the report, the training scalars, and all statistics."""
+    values = {
+        entry.name: getattr(report, entry.name) for entry in fields(report) if entry.name != "training"
+    }
+    return {**snapshot, **report.training, **values}

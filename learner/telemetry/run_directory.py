@@ -1,0 +1,203 @@
+"""The run directory: everything that a run leaves behind, under one lock."""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import tomli_w
+
+from learner.config import LearnerOptions, resume_differences
+from learner.telemetry.atomic import TEMPORARY_SUFFIX, replace_file
+from learner.telemetry.learning_curve import Curve
+from learner.telemetry.metrics_log import MetricsLog
+from learner.telemetry.report import Report
+from learner.telemetry.summary import Summary
+from learner.telemetry.tensorboard import TensorBoardWriter
+from protos.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+CONFIG = "config.toml"
+CHECKPOINTS = "checkpoints"
+LOCK = ".lock"
+
+
+class RunDirectory:
+    """A run's directory, held by this process alone until `close`.
+
+    `resumed` says whether an earlier process of the same run was here. Where the disk is full or
+    fails, metrics, events and the learning curve are lost with a loud warning, and the run goes on;
+    the summary raises.
+    """
+
+    def __init__(self, path: Path, options: LearnerOptions) -> None:
+        """Create `path`, or go on with the run in it, and write the resolved `options`.
+
+        Raises:
+            ConfigError: another learner runs there, it holds a run with other settings or no run at
+                all, or it cannot be written to.
+        """
+        self.path = path
+        self.options = options
+        self._refuse_foreign()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(path / LOCK)
+            try:
+                self.resumed = self._check_settings()
+                # First of all: it is what makes this directory a run's, should the process end here.
+                _write_config(path / CONFIG, options)
+                self.checkpoints.mkdir(exist_ok=True)
+                self._metrics = MetricsLog(path / "metrics.jsonl")
+            except BaseException:
+                self._lock.close()
+                raise
+        except OSError as error:
+            raise ConfigError(f"--logdir {path} cannot be used: {error}") from error
+        self._events: TensorBoardWriter | None = None
+        self._curve_failed = False
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return checkpoints_folder(self.path)
+
+    def write_metrics(self, report: Report, values: Mapping[str, Any]) -> None:
+        """Append `values` to metrics.jsonl and to the TensorBoard events. A sink of the reporter."""
+        self._metrics.write(values)
+        if self._events is None:
+            self._events = TensorBoardWriter(self.path / "tensorboard")
+        self._events.write(report.env_steps, values)
+
+    def write_learning_curve(self, curve: Curve) -> None:
+        """Replace learning_curve.png."""
+        # Imported here: it takes half a second, which evaluating a run should not cost.
+        from learner.telemetry.plot import write_learning_curve
+
+        title = f"{self.options.agent} on {self.options.env or 'its environment'}"
+        title += f", seed {self.options.seed}"
+        try:
+            write_learning_curve(
+                self.path / "learning_curve.png",
+                curve,
+                title=title,
+                stop_return=self.options.stop_return,
+            )
+        except OSError as error:
+            if not self._curve_failed:
+                logger.error("learning_curve.png cannot be written: %s", error)
+            self._curve_failed = True
+
+    def write_summary(self, summary: Summary) -> None:
+        """Replace summary.json.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with replace_file(self.path / "summary.json") as file:
+            file.write(json.dumps(asdict(summary), indent=2, allow_nan=False).encode() + b"\n")
+
+    def close(self) -> None:
+        """Release the directory. Idempotent."""
+        self._metrics.close()
+        if self._events is not None:
+            self._events.close()
+        self._lock.close()
+
+    def _refuse_foreign(self) -> None:
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise ConfigError(f"--logdir {self.path}: expected a directory, found a file")
+        found = sorted(entry.name for entry in self.path.iterdir() if not _is_ours(entry.name))
+        if found and CONFIG not in found:
+            raise ConfigError(
+                f"--logdir {self.path}: expected a new or empty directory, or one that holds a run "
+                f"({CONFIG}); found {', '.join(found[:3])}{' and more' if len(found) > 3 else ''}"
+            )
+
+    def _check_settings(self) -> bool:
+        if not (self.path / CONFIG).exists():
+            return False
+        differences = resume_differences(read_config(self.path), self.options)
+        if differences:
+            raise ConfigError(
+                f"--logdir {self.path} holds a run with other settings: {'; '.join(differences)}. "
+                "Give this run a --logdir of its own, or go on with the old settings: "
+                f"--config {self.path / CONFIG}"
+            )
+        return True
+
+
+def checkpoints_folder(path: Path) -> Path:
+    """Folder of the checkpoints of the run in `path`; needs no lock."""
+    return path / CHECKPOINTS
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The options of the run in `path`, by name; needs no lock. An option that was None is missing.
+
+    Raises:
+        ConfigError: there is no run, or its options cannot be read.
+    """
+    try:
+        return tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"--logdir {path}: expected a run, found no {CONFIG}") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path / CONFIG} cannot be read: {error}") from error
+
+
+def _write_config(path: Path, options: LearnerOptions) -> None:
+    # TOML has no null: a missing option is None when it is read back.
+    values = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(options).items()
+        if value is not None
+    }
+    with replace_file(path) as file:
+        tomli_w.dump(values, file)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a crash before the first `config.toml` may have left a file of this name."""
+    return name == LOCK or (name.startswith(".") and name.endswith(TEMPORARY_SUFFIX))
+
+
+def _lock(path: Path) -> BinaryIO:
+    """The open file that holds the directory's lock; the kernel releases it however this process ends.
+
+    Raises:
+        ConfigError: another process holds it.
+        OSError: it cannot be written.
+    """
+    file = path.open("a+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.truncate(0)
+        file.write(f"{os.getpid()} on {socket.gethostname()}\n".encode())
+        file.flush()
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = file.read().decode(errors="replace").strip()
+        file.close()
+        raise ConfigError(
+            f"--logdir {path.parent} is in use by the learner with process id {holder or 'unknown'}: "
+            "end that one first, or give this run a --logdir of its own"
+        ) from error
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+            file.close()
+            raise
+        logger.warning(
+            "the file system of %s has no locks: make sure that no other learner uses it", path.parent
+        )
+    return file

@@ -1,0 +1,50 @@
+"""TensorBoard events: the metrics once more, as curves."""
+
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+class TensorBoardWriter:
+    """Writes scalars over environment steps. A full disk is warned of once and costs events only."""
+
+    def __init__(self, folder: Path) -> None:
+        # Imported here, so that reading a run directory needs no TensorFlow.
+        import tensorflow as tf
+
+        self._tf = tf
+        self._folder = folder
+        self._failed = False
+        self._writer = tf.summary.create_file_writer(str(folder))
+
+    def write(self, env_steps: int, values: Mapping[str, Any]) -> None:
+        """Write every finite number in `values` at `env_steps`."""
+        if self._failed:
+            return
+        try:
+            with self._writer.as_default(step=env_steps):
+                for name, value in values.items():
+                    if isinstance(value, int | float) and math.isfinite(value):
+                        self._tf.summary.scalar(name, value)
+            self._writer.flush()
+        except (OSError, self._tf.errors.OpError) as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Idempotent."""
+        try:
+            self._writer.close()
+        except (OSError, self._tf.errors.OpError) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        logger.error(
+            "TensorBoard events in %s cannot be written (%s): training goes on without them",
+            self._folder,
+            error,
+        )

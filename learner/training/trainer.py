@@ -1,0 +1,54 @@
+"""The training thread: batches in, better weights out."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from learner.experience.trajectory import Batch, Tensor
+from learner.telemetry.statistics import BusyClock, RunningMean
+from learner.training.weights import PublishedWeights
+
+Update = Callable[[Batch], Mapping[str, Tensor]]
+
+
+class Trainer:
+    """Updates the agent batch by batch, and publishes every new version of its weights.
+
+    `run` is called by one thread, the process's main one; others read `version` and `statistics`.
+    """
+
+    def __init__(
+        self,
+        update: Update,
+        batches: Iterable[Batch],
+        weights: PublishedWeights,
+        clock: BusyClock,
+        *,
+        version: int = 0,
+        after_update: Callable[[int], bool] = lambda version: True,
+    ) -> None:
+        self.version = version
+        self.policy_lag = RunningMean()
+        """Versions between acting and training, by batch."""
+        self._update = update
+        self._batches = batches
+        self._weights = weights
+        self._clock = clock
+        self._after_update = after_update
+        self._scalars: Mapping[str, Tensor] = {}
+
+    def run(self) -> None:
+        """Train until the batches end, or `after_update` (which gets the new version) says False."""
+        for batch in self._batches:
+            with self._clock.busy():
+                self.policy_lag.add(self.version - float(batch.version.numpy()[:-1].mean()))
+                self._scalars = self._update(batch)
+                self.version += 1
+                self._weights.publish(self.version)
+            if not self._after_update(self.version):
+                return
+
+    def scalars(self) -> dict[str, float]:
+        """What the last update reported. Any thread may ask."""
+        return {name: float(value) for name, value in self._scalars.items()}
+
+    def statistics(self) -> Mapping[str, float]:
+        return {"version": self.version}

@@ -1,0 +1,71 @@
+"""Versioned weights: what training has learned, handed to inference between batches."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+class PublishedWeights:
+    """Copies the trained variables into those that inference acts with, never in the middle of a batch.
+
+    Any number of inference threads read at once; a publication waits for those that read, and later
+    readers wait for it. `_lock` guards every field but the variables themselves.
+    """
+
+    def __init__(
+        self,
+        copy: Callable[[], object],
+        version: int = 0,
+    ) -> None:
+        self._copy = copy
+        self._version = version
+        self._readers = 0
+        self._publishing = False
+        self._changed = threading.Condition(threading.Lock())
+
+    @property
+    def version(self) -> int:
+        """Training version that inference acts with."""
+        return self._version
+
+    @contextmanager
+    def reading(self) -> Iterator[int]:
+        """Hold the weights still; gives their version."""
+        with self._changed:
+            while self._publishing:
+                self._changed.wait()
+            self._readers += 1
+        try:
+            yield self._version
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    def publish(self, version: int) -> None:
+        """Copy the trained weights and call them `version`. One publisher at a time."""
+        with self._changed:
+            self._publishing = True
+            while self._readers:
+                self._changed.wait()
+        try:
+            self._copy()
+            self._version = version
+        finally:
+            with self._changed:
+                self._publishing = False
+                self._changed.notify_all()
+
+
+def variable_copier(source: Sequence[Any], target: Sequence[Any]) -> Callable[[], object]:
+    """A function that assigns every tf.Variable of `source` to its counterpart, in one graph call."""
+    import tensorflow as tf
+
+    pairs = list(zip(source, target, strict=True))
+
+    def assign() -> None:
+        for trained, acting in pairs:
+            acting.assign(trained)
+
+    return tf.function(assign, autograph=False).get_concrete_function()

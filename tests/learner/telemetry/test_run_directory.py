@@ -1,0 +1,233 @@
+"""The run directory: who may use it, what it holds, and that a resumed run fits."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from learner.config import LearnerOptions, TrainOptions
+from learner.telemetry.episodes import EpisodeTracker
+from learner.telemetry.learning_curve import Curve, CurvePoint
+from learner.telemetry.report import Report
+from learner.telemetry.run_directory import RunDirectory, checkpoints_folder, read_config
+from learner.telemetry.summary import Summary, summarize
+from protos.errors import ConfigError
+from protos.options import parse
+from tests.learner.telemetry.disk import full_at
+
+OPTIONS = TrainOptions(env="CartPole-v1", stop_return=475.0, hidden_sizes=(32, 16), progress="none")
+
+
+def test_a_new_run_creates_what_it_needs(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "runs" / "cartpole", OPTIONS)
+    assert not run.resumed
+    assert run.checkpoints.is_dir()
+    assert run.checkpoints == checkpoints_folder(tmp_path / "runs" / "cartpole")
+    assert tomllib.loads((run.path / "config.toml").read_text())["stop_return"] == 475.0
+    run.close()
+    run.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        OPTIONS,
+        TrainOptions(env="ALE/Pong-v5", logdir="runs/x y", learning_rate=6e-4, hidden_sizes=(7,)),
+        TrainOptions(env="module:make(\"a\", 'b')", listen="unix:/tmp/s", optimizer_epsilon=1e-20),
+    ],
+)
+def test_config_is_accepted_again_and_gives_the_same_options(
+    tmp_path: Path, options: TrainOptions
+) -> None:
+    RunDirectory(tmp_path, options).close()
+    argv = ["--config", str(tmp_path / "config.toml")]
+    assert parse(TrainOptions, argv, prog="seedbed train", description="") == options
+
+
+def test_the_same_settings_go_on_and_free_ones_may_change(tmp_path: Path) -> None:
+    RunDirectory(tmp_path, OPTIONS).close()
+    longer = replace(OPTIONS, total_steps=2_000_000, num_actors=5)
+    run = RunDirectory(tmp_path, longer)
+    assert run.resumed
+    assert read_config(tmp_path)["total_steps"] == 2_000_000
+    run.close()
+
+
+def test_other_settings_are_refused_with_what_differs_and_the_way_out(tmp_path: Path) -> None:
+    RunDirectory(tmp_path, OPTIONS).close()
+    before = (tmp_path / "config.toml").read_bytes()
+    with pytest.raises(ConfigError) as refused:
+        RunDirectory(tmp_path, replace(OPTIONS, seed=2, hidden_sizes=(64,)))
+    assert str(refused.value) == (
+        f"--logdir {tmp_path} holds a run with other settings: "
+        "hidden_sizes was [32, 16] and is now [64]; seed was 1 and is now 2. "
+        "Give this run a --logdir of its own, or go on with the old settings: "
+        f"--config {tmp_path}/config.toml"
+    )
+    assert (tmp_path / "config.toml").read_bytes() == before
+    # The refusal has let go of the lock.
+    RunDirectory(tmp_path, OPTIONS).close()
+
+
+def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=r"expected a new or empty .*; found a, b, c and more"):
+        RunDirectory(tmp_path, OPTIONS)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    with pytest.raises(ConfigError, match="expected a directory, found a file"):
+        RunDirectory(tmp_path / "x", OPTIONS)
+
+
+def test_a_path_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    with pytest.raises(ConfigError, match="cannot be used: .*Not a directory"):
+        RunDirectory(tmp_path / "x" / "y", OPTIONS)
+
+
+def test_what_a_crash_before_the_first_config_left_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".config.toml.tmp").write_text("env = ")
+    run = RunDirectory(tmp_path, OPTIONS)
+    assert not run.resumed
+    run.close()
+
+
+def test_unreadable_config_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("env = ")
+    with pytest.raises(ConfigError, match=r"config\.toml cannot be read: Invalid value"):
+        RunDirectory(tmp_path, OPTIONS)
+
+
+def test_reading_the_config_of_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a run, found no config.toml"):
+        read_config(tmp_path)
+
+
+def test_a_second_learner_is_refused_by_the_pid_of_the_first(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path, OPTIONS)
+    with pytest.raises(ConfigError, match=f"is in use by the learner with process id {os.getpid()} on "):
+        RunDirectory(tmp_path, OPTIONS)
+    # Only reading needs no lock.
+    assert read_config(tmp_path)["env"] == "CartPole-v1"
+    run.close()
+    RunDirectory(tmp_path, OPTIONS).close()
+
+
+def test_a_learner_of_another_process_is_seen_and_its_death_releases_the_directory(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys, os\nfrom pathlib import Path\nfrom learner.config import LearnerOptions\n"
+        "from learner.telemetry.run_directory import RunDirectory\n"
+        "run = RunDirectory(Path(sys.argv[1]), LearnerOptions())\n"
+        "sys.stdout.write('held\\n'); sys.stdout.flush()\nsys.stdin.read(); os._exit(1)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match=f"process id {holder.pid} on "):
+            RunDirectory(tmp_path, LearnerOptions())
+        holder.communicate("")
+    assert holder.returncode == 1
+    run = RunDirectory(tmp_path, LearnerOptions())
+    assert run.resumed
+    run.close()
+
+
+def test_summary_holds_the_result(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path, OPTIONS)
+    run.write_summary(summarize(OPTIONS, EpisodeTracker(1, clock=lambda: 5.0), policy_version=3))
+    run.close()
+    assert json.loads((tmp_path / "summary.json").read_text()) == {
+        "env": "CartPole-v1",
+        "agent": "vtrace",
+        "seed": 1,
+        "env_steps": 0,
+        "seconds": 0.0,
+        "steps_per_second": 0.0,
+        "episodes": 0,
+        "mean_return_100": None,
+        "stop_return": 475.0,
+        "solved_env_steps": None,
+        "solved_seconds": None,
+        "policy_version": 3,
+    }
+
+
+def test_summary_takes_over_what_the_tracker_counted() -> None:
+    clock = iter(range(100))
+    tracker = EpisodeTracker(1, clock=lambda: float(next(clock)))
+    state = tracker.state()
+    tracker.restore({**state, "env_steps": 600, "episodes": 2, "recent_returns": [1, 2], "seconds": 99})
+    summary = summarize(OPTIONS, tracker, policy_version=7)
+    assert summary.seconds == 100
+    assert summary.steps_per_second == 6
+    assert (summary.env_steps, summary.episodes, summary.mean_return_100) == (600, 2, 1.5)
+
+
+def test_summary_that_cannot_be_written_raises(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path, OPTIONS)
+    summary: Summary = summarize(OPTIONS, EpisodeTracker(1), 0)
+    with full_at(10), pytest.raises(OSError, match="File too large"):
+        run.write_summary(summary)
+    run.close()
+    assert len(asdict(summary)) == 12
+
+
+def test_metrics_go_to_the_file_and_to_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = RunDirectory(tmp_path, OPTIONS)
+    for step in (10, 20):
+        report = Report(env_steps=step, total_steps=100, seconds=1.0, steps_per_second=1.0)
+        values = {"env_steps": step, "loss": step / 4, "policy_lag": None, "bad": float("nan")}
+        run.write_metrics(report, values)
+    run.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in lines] == [2.5, 5.0]
+    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"tensors": 0})
+    events.Reload()
+    assert sorted(events.Tags()["tensors"]) == ["env_steps", "loss"]
+    points = [(event.step, event.tensor_proto.float_val[0]) for event in events.Tensors("loss")]
+    assert points == [(10, 2.5), (20, 5.0)]
+
+
+def test_learning_curve_that_cannot_be_written_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDirectory(tmp_path, OPTIONS)
+    curve = Curve([CurvePoint(10, 1.0, 5.0)], 1)
+    run.write_learning_curve(curve)
+    before = (tmp_path / "learning_curve.png").read_bytes()
+    assert before.startswith(b"\x89PNG")
+    with full_at(1000):
+        run.write_learning_curve(curve)
+        run.write_learning_curve(curve)
+    run.close()
+    assert (tmp_path / "learning_curve.png").read_bytes() == before
+    assert caplog.text.count("learning_curve.png cannot be written") == 1
+
+
+def test_a_run_directory_is_opened_without_tensorflow_or_matplotlib(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom learner.config import LearnerOptions\n"
+        "from learner.telemetry.run_directory import RunDirectory\n"
+        "RunDirectory(Path(sys.argv[1]), LearnerOptions()).close()\n"
+        "sys.exit('tensorflow' in sys.modules or 'matplotlib' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)

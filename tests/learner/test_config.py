@@ -1,0 +1,169 @@
+"""Options: bounds, combinations that are refused with the way out, presets, and going on with a run."""
+
+import subprocess
+import sys
+from dataclasses import asdict, fields, replace
+
+import pytest
+
+from learner.config import (
+    FREE_ON_RESUME,
+    PRESETS,
+    AgentOptions,
+    EvaluateOptions,
+    ExportOptions,
+    LearnerOptions,
+    TrainOptions,
+    preset_for,
+    resume_differences,
+)
+from protos.errors import ConfigError
+from protos.options import option_names, parse
+
+
+def test_defaults_are_accepted() -> None:
+    AgentOptions()
+    LearnerOptions()
+    TrainOptions(env="CartPole-v1")
+    EvaluateOptions(logdir="runs/x")
+    ExportOptions(logdir="runs/x", out="out")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"unroll_length": 0}, "--unroll-length 0: expected at least 1"),
+        ({"batch_size": -1}, "--batch-size -1: expected at least 1"),
+        ({"discount": 1.5}, "--discount 1.5: expected at most 1"),
+        ({"discount": float("nan")}, "--discount nan: expected a finite number"),
+        ({"learning_rate": 0.0}, "--learning-rate 0.0: expected more than 0"),
+        ({"learning_rate": float("inf")}, "--learning-rate inf: expected a finite number"),
+        ({"stop_return": float("nan")}, "--stop-return nan: expected a finite number"),
+        ({"hidden_sizes": (64, 0)}, "--hidden-sizes 0: expected at least 1"),
+        ({"seed": 2**31}, "--seed 2147483648: expected at most 2147483647"),
+        ({"log_interval_seconds": 0.0}, "--log-interval-seconds 0.0: expected more than 0"),
+        ({"keep_checkpoints": 0}, "--keep-checkpoints 0: expected at least 1"),
+        ({"inference_threads": 65}, "--inference-threads 65: expected at most 64"),
+    ],
+)
+def test_out_of_bounds_is_refused_with_expected_and_found(
+    change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        LearnerOptions(**change)  # type: ignore[arg-type]
+    assert str(refused.value) == message
+
+
+def test_every_default_is_within_its_own_bounds_and_has_help() -> None:
+    for options in (TrainOptions, EvaluateOptions, ExportOptions):
+        for entry in fields(options):
+            assert entry.metadata["help"], entry.name
+            assert "{" not in entry.metadata["help"], entry.name
+
+
+def test_queue_that_never_fills_a_batch_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"--queue-capacity 8 would never fill .* at least 16"):
+        LearnerOptions(queue_capacity=8, batch_size=16)
+    LearnerOptions(queue_capacity=16, batch_size=16)
+
+
+def test_train_needs_an_environment() -> None:
+    with pytest.raises(ConfigError, match="--env is required"):
+        TrainOptions()
+
+
+def test_train_checks_bounds_of_actors() -> None:
+    with pytest.raises(ConfigError, match="--num-actors 0: expected at least 1"):
+        TrainOptions(env="CartPole-v1", num_actors=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, "--logdir is required"),
+        ({"logdir": "x", "episodes": 0}, "--episodes 0: expected at least 1"),
+        ({"logdir": "x", "video": "out.avi"}, r"--video out.avi: expected a name that ends in .mp4"),
+    ],
+)
+def test_evaluate_refuses(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EvaluateOptions(**change)  # type: ignore[arg-type]
+
+
+def test_evaluate_accepts_video_names_in_capitals() -> None:
+    assert EvaluateOptions(logdir="x", video="OUT.MP4").video == "OUT.MP4"
+
+
+@pytest.mark.parametrize(("change", "missing"), [({"out": "x"}, "logdir"), ({"logdir": "x"}, "out")])
+def test_export_needs_both_folders(change: dict[str, str], missing: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{missing} is required"):
+        ExportOptions(**change)
+
+
+def test_auto_preset_goes_by_the_environment() -> None:
+    assert preset_for("auto", "ALE/Pong-v5") is PRESETS["atari"]
+    assert preset_for("auto", "CartPole-v1") == {}
+    assert preset_for("auto", None) == {}
+    assert preset_for("atari", "CartPole-v1") is PRESETS["atari"]
+
+
+def test_unknown_preset_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--preset mujoco: expected auto or one of none, atari"):
+        preset_for("mujoco", None)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_made_of_options_within_bounds(name: str) -> None:
+    assert set(PRESETS[name]) <= set(option_names(TrainOptions))
+    TrainOptions(env="x", **PRESETS[name])
+
+
+def test_free_on_resume_names_options() -> None:
+    assert set(option_names(TrainOptions)) >= FREE_ON_RESUME
+
+
+def test_same_settings_do_not_differ_when_read_back_from_toml() -> None:
+    new = LearnerOptions(env="CartPole-v1")
+    old = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(new).items()
+        if value is not None
+    }
+    assert resume_differences(old, new) == []
+
+
+def test_differences_are_named_with_both_values() -> None:
+    new = LearnerOptions(env="CartPole-v1", hidden_sizes=(32,), lstm_size=8)
+    old = asdict(replace(new, hidden_sizes=(64, 64), env=None))
+    assert resume_differences(old, new) == [
+        "hidden_sizes was [64, 64] and is now [32]",
+        "env was None and is now CartPole-v1",
+    ]
+
+
+def test_how_a_run_is_run_may_change() -> None:
+    new = TrainOptions(env="x", total_steps=1, num_actors=1, progress="none", stop_return=1.0)
+    old = asdict(TrainOptions(env="x"))
+    assert resume_differences(old, new) == []
+
+
+def test_command_line_fills_tuples_and_nones() -> None:
+    argv = ["--env", "CartPole-v1", "--hidden-sizes", "[32, 16]", "--stop-return", "475"]
+    options = parse(TrainOptions, argv, prog="seedbed train", description="")
+    assert options.hidden_sizes == (32, 16)
+    assert options.stop_return == 475.0
+    assert options.logdir is None
+
+
+def test_refused_combination_ends_with_status_2_and_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(TrainOptions, ["--env", "x", "--discount", "2"], prog="seedbed train", description="")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == ("seedbed train: error: --discount 2.0: expected at most 1\n")
+
+
+def test_importing_options_imports_no_tensorflow() -> None:
+    code = "import learner.config, sys; sys.exit('tensorflow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
