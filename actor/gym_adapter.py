@@ -86,8 +86,13 @@ class LegacyGym(gymnasium.Env):  # type: ignore[misc]  # Gymnasium is untyped he
 
     def _observation_of(self, result: Any) -> Any:
         """`reset` returns an observation, or (observation, info); an observation may be a pair, too."""
-        is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
-        return result[0] if is_pair and not self.observation_space.contains(result) else result
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            return result
+        space = self.observation_space
+        second = space[1] if isinstance(space, spaces.Tuple) and len(space) == 2 else None
+        if isinstance(second, spaces.Dict) and second.spaces.keys() == result[1].keys():
+            return result
+        return result[0]
 
 
 def _metadata(environment: Any) -> dict[str, Any]:

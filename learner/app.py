@@ -4,7 +4,7 @@ which data flows, so that reading it is reading the architecture."""
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +17,7 @@ from learner.experience.prefetch import Prefetcher
 from learner.experience.trajectory import Batch
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import Layout, Steps, UnrollPool, UnrollWriter
-from learner.serving.batcher import LEASE_START, Batcher, InferenceBatch
+from learner.serving.batcher import Batcher, InferenceBatch
 from learner.serving.inference import InferenceWorker, PolicyFunction
 from learner.serving.service import Lane
 from learner.serving.slots import Slots
@@ -28,11 +28,16 @@ from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints, Expected, require_arrays
 from learner.training.trainer import Trainer
 from learner.training.weights import PublishedWeights, variable_copier
-from protos import inference_pb2 as pb
 from protos import specs
 from protos.specs import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
+
+
+class Reporting(Protocol):
+    """A part with numbers to report."""
+
+    def statistics(self) -> Mapping[str, float]: ...
 
 
 class Learner:
@@ -109,7 +114,7 @@ class Learner:
             for clock in self._inference_clocks
         ]
 
-        for name, part in {
+        reporting: dict[str, Reporting] = {
             "slots": self._slots,
             "batcher": self._batcher,
             "unrolls": self._writer,
@@ -118,7 +123,8 @@ class Learner:
             "trainer": self.trainer,
             "episodes": self.episodes,
             "checkpoints": checkpoints,
-        }.items():
+        }
+        for name, part in reporting.items():
             registry.register(name, part.statistics)
         self._saved_version, self._saved_at = version, time.monotonic()
         self._step_rate = Rate(self.episodes.env_steps)
@@ -196,14 +202,13 @@ class Learner:
         )
 
     def _record(self, steps: Steps) -> bool:
-        flags = steps.flags
         self.episodes.observe(
             steps.slots,
             steps.reward,
-            (flags & pb.FIRST) != 0,
-            (flags & pb.TERMINATED) != 0,
-            (flags & pb.TRUNCATED) != 0,
-            (flags & LEASE_START) != 0,
+            steps.first,
+            steps.terminated,
+            steps.truncated,
+            steps.lease_start,
         )
         return self._writer.append(steps)
 

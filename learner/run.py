@@ -5,15 +5,11 @@ TensorFlow is imported late, while the actors are already starting.
 
 import logging
 import re
-import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from google.protobuf import json_format
@@ -22,6 +18,7 @@ from rich.console import Console
 from learner.config import LearnerOptions, TrainOptions
 from learner.local_actors import LocalActors, actor_command, describe
 from learner.serving.server import InferenceServer
+from learner.signals import ending_signals
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.logs import import_tensorflow
 from learner.telemetry.progress import make_display
@@ -95,7 +92,7 @@ class _Run:
         self._woken = False
 
     def execute(self) -> int:
-        with _signals(self._wake) as received:
+        with ending_signals(self._wake) as received:
             server = self._start_server()
             actors = self._start_actors()
             self._import_tensorflow()
@@ -103,10 +100,10 @@ class _Run:
                 spec = self._spec.result()
             except CancelledError:
                 self._threads.raise_failure()
-                return _status(received)
+                return received.status
             self._train(spec, server, actors)
             self._threads.raise_failure()
-            return _status(received)
+            return received.status
 
     # Starting -----------------------------------------------------------------------------------
 
@@ -151,7 +148,7 @@ class _Run:
             f"--num-envs={options.envs_per_actor}",
             f"--seed={options.seed + index * options.envs_per_actor}",
             f"--name=local {index}",
-            f"--give-up-seconds={ACTOR_GIVE_UP_SECONDS}",
+            f"--connect-timeout-seconds={ACTOR_GIVE_UP_SECONDS}",
         )
 
     def _describe(self) -> None:
@@ -254,30 +251,6 @@ class _Run:
             "none yet" if mean is None else f"{mean:.1f}",
             self._directory.path,
         )
-
-
-@contextmanager
-def _signals(wake: Callable[[], None]) -> Iterator[list[int]]:
-    """Let the first SIGINT or SIGTERM end the run in order; a second one ends the process at once."""
-    received: list[int] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
-        # In a thread: the handler interrupts code that may hold the very locks that waking takes.
-        threading.Thread(target=wake, name="signal", daemon=True).start()
-
-    former = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for each, handler in former.items():
-            signal.signal(each, handler)
-
-
-def _status(received: list[int]) -> int:
-    return 130 if signal.SIGINT in received else 0
 
 
 def _new_logdir(options: LearnerOptions) -> str:

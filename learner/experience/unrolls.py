@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from learner.experience.trajectory import Batch, State
+from learner.experience.trajectory import LEASE_START, Batch, State
 from learner.experience.unroll_queue import UnrollQueue
 from protos import inference_pb2 as pb
 from protos.specs import ArraySpec
@@ -39,7 +39,7 @@ class Steps(NamedTuple):
     reward: np.ndarray
     """float32 [n]"""
     flags: np.ndarray
-    """uint8 [n]: StepFlag bits of the wire; higher bits are the serving side's own"""
+    """uint8 [n]: StepFlag bits of the wire, and LEASE_START"""
     record: Mapping[str, np.ndarray]
     """[n, ...] each: what the policy wants stored"""
     version: int
@@ -47,6 +47,26 @@ class Steps(NamedTuple):
     state_before: Callable[[np.ndarray], State]
     """from row indices [k] to the policy's memory before those rows, [k, ...] each. A function,
     because the memory lives on the inference device and only an unroll's beginning needs it."""
+
+    @property
+    def first(self) -> np.ndarray:
+        """bool [n]: first row of an episode"""
+        return (self.flags & pb.FIRST) != 0
+
+    @property
+    def terminated(self) -> np.ndarray:
+        """bool [n]: last row of an episode, which ended by itself"""
+        return (self.flags & pb.TERMINATED) != 0
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """bool [n]: last row of an episode, which was cut"""
+        return (self.flags & pb.TRUNCATED) != 0
+
+    @property
+    def lease_start(self) -> np.ndarray:
+        """bool [n]: first row of a lease"""
+        return (self.flags & LEASE_START) != 0
 
 
 class UnrollPool:

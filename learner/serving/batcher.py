@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from learner.experience.trajectory import LEASE_START
 from protos import inference_pb2 as pb
 from protos.specs import ArraySpec
-
-LEASE_START = 8
-"""Set in `Request.flags`, beside the wire's StepFlag bits, in an environment's first row of a lease."""
 
 RESET = pb.FIRST | LEASE_START
 """Rows with either flag start with a fresh memory."""

@@ -84,16 +84,16 @@ class EpisodeTracker:
             lease_start: bool [n], first row of a lease; whatever the slot did before is another's.
         """
         begins = first | lease_start
+        last = terminated | truncated
         ended: list[Episode] = []
         with self._lock:
-            self._env_steps += len(slots) - int(np.count_nonzero(begins))
-            self._returns[slots] = np.where(begins, 0.0, self._returns[slots] + reward)
-            self._lengths[slots] = np.where(begins, 0, self._lengths[slots] + 1)
-            tracked = np.where(begins, first, self._tracked[slots])
-            last = terminated | truncated
-            self._tracked[slots] = tracked & ~last
-            if (last & tracked).any():
-                ended = self._finish(slots[last & tracked])
+            self._env_steps += len(slots)
+            self._returns[slots] += reward
+            self._lengths[slots] += 1
+            if begins.any():
+                self._begin(slots[begins], first[begins])
+            if last.any():
+                ended = self._finish(slots[last])
         # Outside the lock: the callback may read this tracker.
         if self._on_episode is not None:
             for episode in ended:
@@ -186,10 +186,18 @@ class EpisodeTracker:
         solved = state["solved"] if state["stop_return"] == self._stop_return else None
         self._solved = None if solved is None else (int(solved[0]), float(solved[1]))
 
+    def _begin(self, slots: np.ndarray, tracked: np.ndarray) -> None:
+        self._env_steps -= len(slots)  # no step led to these rows
+        self._returns[slots] = 0
+        self._lengths[slots] = 0
+        self._tracked[slots] = tracked
+
     def _finish(self, slots: np.ndarray) -> list[Episode]:
         seconds = self._clock() - self._started
         finished = []
-        for slot in slots.tolist():
+        whole = slots[self._tracked[slots]]
+        self._tracked[slots] = False
+        for slot in whole.tolist():
             episode = Episode(
                 slot,
                 float(self._returns[slot]),

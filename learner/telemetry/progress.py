@@ -89,23 +89,20 @@ def line(report: Report) -> str:
 
 
 def _picture(report: Report) -> Group:
-    table = Table.grid(padding=(0, 2))
-    table.add_row(
+    headline = Table.grid(padding=(0, 2))
+    headline.add_row(
         f"step {report.env_steps:,} of {report.total_steps:,}",
-        ProgressBar(total=report.total_steps, completed=report.env_steps, width=30),
+        ProgressBar(total=report.total_steps, completed=report.env_steps, width=20),
         f"{_percent_done(report)}, {_left(report)} left",
     )
-    facts = Table.grid(padding=(0, 2))
-    facts.add_row(
-        f"{report.steps_per_second:,.0f} steps/s", _episodes(report), _loss(report), _actors(report)
+    # Short lines, for a terminal of 80 columns.
+    acting = f"{report.steps_per_second:,.0f} steps/s   {_episodes(report)}"
+    serving = f"{_actors(report)}   {_batch(report)}"
+    queue = f"queue {report.queue_depth} of {report.queue_capacity}"
+    learning = f"{queue}   policy lag {_lag(report)}   {_loss(report)}"
+    return Group(
+        headline, Text(acting), Text(serving), Text(learning), Text(verdict(report), style="bold")
     )
-    facts.add_row(
-        _batch(report),
-        f"queue {report.queue_depth} of {report.queue_capacity}",
-        f"policy lag {_lag(report)}",
-        f"version {report.policy_version:,}",
-    )
-    return Group(table, facts, Text(verdict(report), style="bold"))
 
 
 def _percent_done(report: Report) -> str:

@@ -1,7 +1,9 @@
 """The picture of a run: what is written on it, and what is drawn."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -15,7 +17,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     drawn: list[Figure] = []
     savefig = Figure.savefig
 
-    def keep(self: Figure, *args: object, **kwargs: object) -> None:
+    def keep(self: Figure, *args: Any, **kwargs: Any) -> None:
         drawn.append(self)
         savefig(self, *args, **kwargs)
 
@@ -31,7 +33,9 @@ def test_axes_say_what_they_are(tmp_path: Path, figures: list[Figure]) -> None:
     assert axes.get_xlabel() == "environment steps"
     assert axes.get_ylabel() == "episode return"
     assert axes.get_title() == "vtrace on CartPole-v1"
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [
         "one episode",
         "running mean of 100 episodes",
         "stop return 475",
@@ -43,9 +47,9 @@ def test_running_mean_is_drawn_over_the_episodes(tmp_path: Path, figures: list[F
     points = [CurvePoint(step, 0.0, float(step % 2)) for step in range(200)]
     write_learning_curve(tmp_path / "curve.png", Curve(points, 50), title="x")
     episodes, mean = figures[0].axes[0].get_lines()
-    assert list(episodes.get_ydata()) == [point.mean_return for point in points]
-    assert list(mean.get_xdata()) == list(range(200))
-    assert list(mean.get_ydata())[1:] == [0.5] * 199
+    assert np.asarray(episodes.get_ydata()).tolist() == [point.mean_return for point in points]
+    assert np.asarray(mean.get_xdata()).tolist() == list(range(200))
+    assert np.asarray(mean.get_ydata()).tolist()[1:] == [0.5] * 199
     assert mean.get_label() == "running mean of 100 episodes"
 
 

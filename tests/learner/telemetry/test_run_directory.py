@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from learner.config import LearnerOptions, TrainOptions
 from learner.telemetry.episodes import EpisodeTracker
@@ -90,7 +91,7 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
-    with pytest.raises(ConfigError, match="cannot be used: .*Not a directory"):
+    with pytest.raises(ConfigError, match=r"cannot be used: .*Not a directory"):
         RunDirectory(tmp_path / "x" / "y", OPTIONS)
 
 
@@ -109,7 +110,7 @@ def test_unreadable_config_is_refused(tmp_path: Path) -> None:
 
 
 def test_reading_the_config_of_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected a run, found no config.toml"):
+    with pytest.raises(ConfigError, match=r"expected a run, found no config\.toml"):
         read_config(tmp_path)
 
 
@@ -203,7 +204,9 @@ def test_metrics_go_to_the_file_and_to_tensorboard(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"tensors": 0})
     events.Reload()
     assert sorted(events.Tags()["tensors"]) == ["env_steps", "loss"]
-    points = [(event.step, event.tensor_proto.float_val[0]) for event in events.Tensors("loss")]
+    points = [
+        (event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events.Tensors("loss")
+    ]
     assert points == [(10, 2.5), (20, 5.0)]
 
 

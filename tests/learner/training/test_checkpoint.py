@@ -228,5 +228,5 @@ def test_every_difference_is_named() -> None:
 
 def test_many_differences_are_cut_short() -> None:
     expected = {f"x{i}": Expected((), np.dtype(np.int32)) for i in range(8)}
-    with pytest.raises(CheckpointError, match="x4 is missing, and 3 more$"):
+    with pytest.raises(CheckpointError, match=r"x4 is missing, and 3 more$"):
         require_arrays(checkpoint({}), expected)
