@@ -41,6 +41,9 @@ class DmEnvironment(gymnasium.Env):  # type: ignore[misc]  # Gymnasium is untype
         truncated = bool(timestep.last() and not terminated)
         return timestep.observation, float(timestep.reward), terminated, truncated, {}
 
+    def render(self) -> None:
+        return None  # dm_env knows no such thing
+
     def close(self) -> None:
         if hasattr(self._environment, "close"):
             self._environment.close()

@@ -58,7 +58,7 @@ class LegacyGym(gymnasium.Env):  # type: ignore[misc]  # Gymnasium is untyped he
     ) -> tuple[Any, dict[str, Any]]:
         if seed is not None and self._reset_takes_seed:
             return self._observation_of(self._environment.reset(seed=seed)), {}
-        if seed is not None and hasattr(self._environment, "seed"):
+        if seed is not None and callable(getattr(self._environment, "seed", None)):
             self._environment.seed(seed)
         return self._observation_of(self._environment.reset()), {}
 
@@ -139,7 +139,7 @@ def _multi_discrete(space: Any) -> Any:
 
 
 def _multi_binary(space: Any) -> Any:
-    return spaces.MultiBinary(space.shape)
+    return spaces.MultiBinary(space.n)
 
 
 def _box(space: Any) -> Any:

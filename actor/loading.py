@@ -56,12 +56,13 @@ def load_environments(env_id: str, num_envs: int, *, seed: int, render: bool) ->
                 f"or say --num-envs {made.num_envs}"
             )
         return made
-    singles = [made, *(make_one(index) for index in range(1, num_envs))]
-    if len({id(single) for single in singles}) != num_envs:
+    first = as_gymnasium(made, env_id)  # refused before more are made
+    others = [make_one(index) for index in range(1, num_envs)]
+    if len({id(single) for single in [made, *others]}) != num_envs:
         raise EnvironmentFailure(
             f"environment {env_id} returned the same object twice: expected a new environment a call"
         )
-    return synchronous([as_gymnasium(single, env_id) for single in singles])
+    return synchronous([first, *(as_gymnasium(other, env_id) for other in others)])
 
 
 def load_callable(env_id: str) -> Callable[..., Any]:

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
-        refuse("seedbed", f"{name!r} is no command\n{USAGE}")
+        refuse("seedbed", f"expected a command ({', '.join(COMMANDS)}), found {name!r}")
     return _execute(name, rest)
 
 

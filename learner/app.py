@@ -17,6 +17,7 @@ from learner.experience.prefetch import Prefetcher
 from learner.experience.trajectory import Batch
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import Layout, Steps, UnrollPool, UnrollWriter
+from learner.graph import Graph
 from learner.serving.batcher import Batcher, InferenceBatch
 from learner.serving.inference import InferenceWorker, PolicyFunction
 from learner.serving.service import Lane
@@ -269,7 +270,5 @@ def trace_update(
             for name, entry in layout.state.items()
         },
     )
-    traced: Callable[[Batch], Mapping[str, Any]] = tf.function(
-        agent.update, autograph=False
-    ).get_concrete_function(spec)
-    return traced
+    graph = Graph(agent.update, spec)
+    return lambda batch: dict(graph(*tf.nest.flatten(batch)))

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from protos.errors import EnvironmentFailure, WorkerFailure
 
@@ -16,6 +17,9 @@ logger = logging.getLogger(__name__)
 
 MAX_RESTARTS = 5
 RESTART_WINDOW_SECONDS = 60.0
+
+READER_GRACE_SECONDS = 1.0
+"""How long a process's last words may take after its end."""
 
 
 def actor_command(*arguments: str) -> list[str]:
@@ -31,20 +35,29 @@ def describe(env: str, timeout_seconds: float = 120.0) -> str:
     """
     command = actor_command("--env", env, "--describe")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_seconds,
+        )
     except subprocess.TimeoutExpired:
         raise EnvironmentFailure(
             f"--env {env}: expected its specs within {timeout_seconds:g} s, found nothing"
         ) from None
     if done.returncode != 0:
-        raise EnvironmentFailure(f"--env {env} cannot be described:\n{done.stderr.strip()}")
+        raise EnvironmentFailure(
+            f"--env {env} cannot be described (status {done.returncode}):\n{done.stderr.strip()}"
+        )
     return done.stdout
 
 
 class LocalActors:
-    """Actor processes that live no longer than this one.
+    """Actor processes that live no longer than this one, and neither does what they start.
 
-    One thread a process hands its words on and waits for its end. A process that was killed is
+    One thread a process waits for its end, another hands its words on. A process that was killed is
     started again, up to 5 times a minute over all; one that ends with an error is a failure of the
     learner, with the process's last words. `_lock` guards the processes and the restarts.
     """
@@ -78,7 +91,7 @@ class LocalActors:
         """End all processes: politely, then by force. Idempotent."""
         with self._lock:
             self._closing = True
-            processes = list(self._processes)
+            processes = [process for process in self._processes if process.poll() is None]
         for process in processes:
             _signal(process, signal.SIGTERM)
             # A stopped process (SIGSTOP, Ctrl-Z) meets no other signal than these two.
@@ -91,6 +104,7 @@ class LocalActors:
                 logger.warning("actor process %d does not end; killed", process.pid)
                 _signal(process, signal.SIGKILL)
                 process.wait()
+            _end_group(process)
 
     def statistics(self) -> Mapping[str, float]:
         with self._lock:
@@ -121,12 +135,17 @@ class LocalActors:
         """Follow one process to its end. True if it was started again."""
         process = self._processes[index]
         last_words: deque[str] = deque(maxlen=50)
-        assert process.stderr is not None
-        with process.stderr:
-            for line in process.stderr:
-                last_words.append(line)
-                logger.info("[actor %d] %s", index, line.rstrip())
+        reader = threading.Thread(
+            target=_hand_on,
+            args=(index, process, last_words),
+            name=f"words of actor {index}",
+            daemon=True,
+        )
+        reader.start()
         code = process.wait()
+        # What an environment started may still hold the pipe, which then never comes to its end.
+        _end_group(process)
+        reader.join(READER_GRACE_SECONDS)
         with self._lock:
             if self._closing or code == 0:
                 return False
@@ -151,6 +170,22 @@ class LocalActors:
                 f"{RESTART_WINDOW_SECONDS:g} s, the last one by signal {-code}: expected at most "
                 f"{MAX_RESTARTS} (is memory short?)"
             )
+
+
+def _hand_on(index: int, process: subprocess.Popen[str], last_words: deque[str]) -> None:
+    """Log what the process says on stderr, line by line, and keep the end of it."""
+    assert process.stderr is not None
+    with process.stderr:
+        for line in process.stderr:
+            last_words.append(line)
+            logger.info("[actor %d] %s", index, line.rstrip())
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    """Kill what a process has left behind; right after its end, before its id is used again."""
+    # Linux knows no such group where nothing is left; macOS permits no signal to what is just ending.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _signal(process: subprocess.Popen[str], number: int) -> None:

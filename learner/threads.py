@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from protos.errors import WorkerFailure
@@ -33,8 +34,8 @@ class Threads:
 
         # Daemon: a thread stuck in foreign code must not keep a failed process alive.
         thread = threading.Thread(target=body, name=name, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def fail(self, name: str, error: BaseException) -> None:
         """Report the failure of a part called `name`; the first one wins."""
@@ -58,7 +59,8 @@ class Threads:
             raise WorkerFailure(f"{name} failed: {type(error).__name__}: {error}") from error
 
     def join(self, timeout_seconds: float) -> list[str]:
-        """Wait for all threads to end; the names of those that did not."""
+        """Wait so long for all threads together to end; the names of those that did not."""
+        deadline = time.monotonic() + timeout_seconds
         for thread in self._threads:
-            thread.join(timeout_seconds)
+            thread.join(max(deadline - time.monotonic(), 0.0))
         return [thread.name for thread in self._threads if thread.is_alive()]

@@ -36,10 +36,10 @@ class Optimizer:
     def variables(self) -> dict[str, Any]:
         """The tf.Variables of the optimizer's state, by stable names.
 
-        Keras's own names count the optimizers of a process; their order is fixed.
+        Keras's own names count the layers of a process. The order of its variables is fixed.
         """
-        state = self._optimizer.variables
-        named = {f"{i:03d}_{v.name.split('/')[-1]}": v.value for i, v in enumerate(state)}
+        slots = self._optimizer.variables
+        named = {f"slot_{i:03d}": slot.value for i, slot in enumerate(slots)}
         return named | {"skipped_updates": self._skipped}
 
     def apply(self, loss: Tensor, gradients: Sequence[Tensor]) -> dict[str, Tensor]:

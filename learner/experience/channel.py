@@ -22,6 +22,15 @@ class Channel(Generic[Item]):
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
 
+    def wait_for_room(self) -> bool:
+        """Block while the channel is full: a lone producer's next `put` then hands over at once.
+
+        False if the channel was closed.
+        """
+        with self._lock:
+            self._changed.wait_for(lambda: self._closed or len(self._items) < self._capacity)
+            return not self._closed
+
     def put(self, item: Item) -> bool:
         """Hand `item` over, once there is room. False if the channel was closed instead."""
         with self._lock:

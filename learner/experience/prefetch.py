@@ -29,18 +29,22 @@ class Prefetcher:
 
     def run(self) -> None:
         """Prepare batches until the queue or this prefetcher is closed."""
-        while (columns := self._queue.take(self._batch_size)) is not None:
+        # Room first: a batch made ahead of it would be one update older, and hold device memory.
+        while self._ready.wait_for_room():
+            columns = self._queue.take(self._batch_size)
+            if columns is None:
+                return
             batch = self._pool.gather(columns)
             self._pool.release(columns)
-            if not self._ready.put(self._to_device(batch)):
-                return
+            self._ready.put(self._to_device(batch))
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches for training; ends when closed."""
         return iter(self._ready)
 
     def close(self) -> None:
-        """End both the thread and the iteration. Idempotent."""
+        """End the iteration, and the thread where it stands; one that waits for unrolls ends when the
+        queue is closed. Idempotent."""
         self._ready.close()
 
     def statistics(self) -> Mapping[str, float]:

@@ -47,7 +47,7 @@ class UnrollQueue:
                 return None
             taken = [self._columns.popleft() for _ in range(count)]
             self._changed.notify_all()
-            return np.array(taken)
+            return np.array(taken, np.int64)
 
     def close(self) -> None:
         """Wake and turn away everyone who waits. Idempotent."""

@@ -163,9 +163,9 @@ class UnrollWriter:
         with self._lock:
             open_slots = slots[self._column[slots] >= 0]
             self._pool.release(self._column[open_slots])
-            # Row 0 of an unroll that follows another was counted with that one.
             self._dropped += len(open_slots)
-            self._dropped_steps += int(self._time[open_slots].sum())
+            # Transitions: row 0 only begins the first, or was the last row of the unroll before.
+            self._dropped_steps += int((self._time[open_slots] - 1).sum())
             self._column[open_slots] = -1
 
     def statistics(self) -> Mapping[str, float]:

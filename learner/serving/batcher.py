@@ -48,9 +48,11 @@ class InferenceBatch:
 
     def __init__(self, observation: Sequence[ArraySpec], capacity: int, scratch_slot: int) -> None:
         self.observation = [leaf.zeros(capacity) for leaf in observation]
-        self.reward = np.zeros(capacity, np.float32)
-        self.flags = np.zeros(capacity, np.uint8)
-        self.slots = np.full(capacity, scratch_slot, np.int32)
+        # In one array, because handing an array to TensorFlow costs the same whatever its size.
+        self.rows = np.zeros((3, capacity), np.int32)
+        self.slots, self.flags = self.rows[0], self.rows[1]
+        self.reward = self.rows[2].view(np.float32)
+        self.slots[:] = scratch_slot
         self.size = 0
         self._scratch_slot = scratch_slot
         self._requests: list[Request] = []

@@ -9,6 +9,7 @@ import tensorflow as tf
 from learner.agents.agent import Policy
 from learner.experience.trajectory import ActInputs, State
 from learner.experience.unrolls import Layout, RowSpec, Steps
+from learner.graph import Graph
 from learner.serving.batcher import RESET, InferenceBatch
 from learner.serving.env_state import StateTables
 from learner.telemetry.statistics import BusyClock
@@ -59,8 +60,7 @@ class PolicyFunction:
         self.scratch_slot = self._tables.scratch_slot
         self._buckets = bucket_sizes(max_rows)
         self._bucket_of = [min(b for b in self._buckets if b >= n) for n in range(max_rows + 1)]
-        self._seeds = np.random.default_rng(seed)
-        self._call = _trace(policy, self._tables, observation, greedy)
+        self._call = _trace(policy, self._tables, observation, seed, greedy)
         self.layout = Layout(observation, self._record_specs(), self._state_specs(policy))
 
     def warm_up(self, batch: InferenceBatch) -> None:
@@ -81,15 +81,8 @@ class PolicyFunction:
         )
 
     def _run(self, batch: InferenceBatch, bucket: int) -> tuple[dict[str, tf.Tensor], State]:
-        # Constants in, because a ConcreteFunction spends 80 to 180 us on converting arrays itself.
-        inputs = (
-            *(tf.constant(leaf[:bucket]) for leaf in batch.observation),
-            tf.constant(batch.reward[:bucket]),
-            tf.constant((batch.flags[:bucket] & RESET) != 0),
-            tf.constant(batch.slots[:bucket]),
-            tf.constant(self._seeds.integers(0, 2**31 - 1, 2, np.int32)),
-        )
-        outputs = self._call(*inputs)
+        leaves = [tf.constant(leaf[:bucket]) for leaf in batch.observation]
+        outputs = self._call(*leaves, tf.constant(batch.rows[:, :bucket]))
         state = {
             name.removeprefix("state/"): value
             for name, value in outputs.items()
@@ -98,12 +91,11 @@ class PolicyFunction:
         return outputs, state
 
     def _record_specs(self) -> dict[str, RowSpec]:
-        outputs: Mapping[str, tf.TensorSpec] = self._call.structured_outputs
         return {
             name.removeprefix("record/"): RowSpec(
                 tuple(spec.shape[1:]), np.dtype(spec.dtype.as_numpy_dtype)
             )
-            for name, spec in outputs.items()
+            for name, spec in self._call.outputs.items()
             if name.startswith("record/")
         }
 
@@ -115,13 +107,25 @@ class PolicyFunction:
 
 
 def _trace(
-    policy: Policy, tables: StateTables, observation: Sequence[ArraySpec], greedy: bool
-) -> tf.types.experimental.ConcreteFunction:
-    def call(*flat: tf.Tensor) -> dict[str, tf.Tensor]:
-        *leaves, reward, reset, slots, seed = flat
+    policy: Policy,
+    tables: StateTables,
+    observation: Sequence[ArraySpec],
+    seed: int,
+    greedy: bool,
+) -> Graph:
+    calls = tf.Variable(0, dtype=tf.int32, trainable=False, name="calls")
+
+    def call(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        *leaves, rows = inputs
+        slots, flags, reward = rows[0], rows[1], tf.bitcast(rows[2], tf.float32)
+        reset = tf.bitwise.bitwise_and(flags, RESET) != 0
         before = tables.gather(slots, reset)
-        inputs = ActInputs(tuple(leaves), reward, reset, slots)
-        outputs, after = policy.act(inputs, before, seed=seed, greedy=greedy)
+        outputs, after = policy.act(
+            ActInputs(tuple(leaves), reward, reset, slots),
+            before,
+            seed=tf.stack([seed, calls.assign_add(1)]),
+            greedy=greedy,
+        )
         tables.scatter(slots, after)
         return {
             "action": outputs.action,
@@ -129,12 +133,10 @@ def _trace(
             **{f"state/{name}": value for name, value in before.items()},
         }
 
-    return tf.function(call, autograph=False).get_concrete_function(
+    return Graph(
+        call,
         *(tf.TensorSpec((None, *leaf.shape), leaf.dtype) for leaf in observation),
-        tf.TensorSpec((None,), tf.float32),
-        tf.TensorSpec((None,), tf.bool),
-        tf.TensorSpec((None,), tf.int32),
-        tf.TensorSpec((2,), tf.int32),
+        tf.TensorSpec((3, None), tf.int32),
     )
 
 

@@ -47,10 +47,14 @@ class InferenceServer:
         *,
         lease_seconds: float,
         offer_spec: Callable[[EnvironmentSpec], None] = lambda spec: None,
+        open_timeout_seconds: float = 30.0,
     ) -> None:
+        self.port = 0
+        """TCP port that is listened on, once started: for a `listen` that leaves the choice (port 0)."""
         self._listen = listen
         self._lease_seconds = lease_seconds
         self._offer_spec = offer_spec
+        self._open_timeout_seconds = open_timeout_seconds
         self._loop = asyncio.new_event_loop()
         self._started: Future[None] = Future()
         self._ending: asyncio.Event
@@ -106,7 +110,11 @@ class InferenceServer:
 
     async def _build(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=_OPTIONS)
-        self._service = InferenceService(lease_seconds=self._lease_seconds, offer_spec=self._offer_spec)
+        self._service = InferenceService(
+            lease_seconds=self._lease_seconds,
+            offer_spec=self._offer_spec,
+            open_timeout_seconds=self._open_timeout_seconds,
+        )
         inference_pb2_grpc.add_InferenceServicer_to_server(self._service, server)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -114,12 +122,12 @@ class InferenceServer:
         names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
         try:
-            port = server.add_insecure_port(self._listen)
+            self.port = server.add_insecure_port(self._listen)
         except RuntimeError as error:
             raise ConfigError(
                 f"--listen {self._listen}: expected a free address, HOST:PORT or unix:PATH; {error}"
             ) from error
-        logger.info("listening on %s (port %s)", self._listen, port)
+        logger.info("listening on %s (port %s)", self._listen, self.port)
         return server
 
     async def _open(self, lanes: Mapping[int, Lane]) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from learner.graph import Graph
+
 
 class PublishedWeights:
     """Copies the trained variables into those that inference acts with, never in the middle of a batch.
@@ -60,12 +62,11 @@ class PublishedWeights:
 
 def variable_copier(source: Sequence[Any], target: Sequence[Any]) -> Callable[[], object]:
     """A function that assigns every tf.Variable of `source` to its counterpart, in one graph call."""
-    import tensorflow as tf
-
     pairs = list(zip(source, target, strict=True))
 
-    def assign() -> None:
+    def assign() -> dict[str, Any]:
         for trained, acting in pairs:
             acting.assign(trained)
+        return {}
 
-    return tf.function(assign, autograph=False).get_concrete_function()
+    return Graph(assign)

@@ -3,6 +3,7 @@
 A mixin: subclasses name the environment; `walk` drives it with actions of its own.
 """
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class EnvironmentContract:
     def test_a_first_row_follows_a_last_row_and_only_that(self) -> None:
         ended = 0
         timesteps = walk(self.make(), self.steps)
-        for former, timestep in zip(timesteps, timesteps[1:], strict=False):
+        for former, timestep in itertools.pairwise(timesteps):
             last = former.terminated | former.truncated
             np.testing.assert_array_equal(timestep.first, last)
             assert not timestep.reward[last].any()

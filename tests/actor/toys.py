@@ -1,6 +1,6 @@
 """Small environments of every kind, for `tests.actor.toys:NAME`."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import dm_env
 import gymnasium
@@ -21,7 +21,7 @@ class Walk(gymnasium.Env):
 
     observation_space: Any = spaces.Box(-100, 100, (3,), np.float32)
     action_space: Any = spaces.Discrete(3)
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
@@ -57,7 +57,9 @@ class Structured(Walk):
     observation_space = spaces.Dict(
         {
             "place": spaces.Box(-1, 1, (2,), np.float64),
-            "inner": spaces.Tuple((spaces.MultiDiscrete([3, 4]), spaces.Box(0, 255, (2, 2, 1), np.uint8))),
+            "inner": spaces.Tuple(
+                (spaces.MultiDiscrete([3, 4]), spaces.Box(0, 255, (2, 2, 1), np.uint8))
+            ),
             "count": spaces.Discrete(10, start=-2),
             "bits": spaces.MultiBinary(4),
             "half": spaces.Box(0, 1, (), np.float16),
@@ -193,23 +195,23 @@ def vector_with_short_observations(num_envs: int) -> Any:
 class OldWalk(fake_gym.Env):
     """gym 0.21's API: four values, `seed()`, `TimeLimit.truncated`; wants its action as an int."""
 
-    metadata = {"video.frames_per_second": 12}
+    metadata: Any = {"video.frames_per_second": 12}  # noqa: RUF012  # as gym's are
 
     def __init__(self) -> None:
         self._walk = Walk("rgb_array")
-        self._seed: int | None = None
+        self._first_seed: int | None = None
         self.observation_space: Any = fake_gym.Box(
             np.full(3, -100, np.float32), np.full(3, 100, np.float32), np.dtype(np.float32)
         )
         self.action_space: Any = fake_gym.Discrete(3)
 
     def seed(self, seed: int) -> list[int]:
-        self._seed = seed
+        self._first_seed = seed
         return [seed]
 
     def reset(self) -> Any:
-        observation, _ = self._walk.reset(seed=self._seed)
-        self._seed = None
+        observation, _ = self._walk.reset(seed=self._first_seed)
+        self._first_seed = None
         return observation
 
     def step(self, action: Any) -> tuple[Any, float, bool, dict[str, Any]]:
@@ -227,11 +229,11 @@ class FootballLike(OldWalk):
     """As Google Research Football: stacked images, 19 actions, no seed."""
 
     metadata: Any = None
-    seed: Any = None
+    seed: Any = 0  # an attribute, no method
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self._seed = seed
+        self._first_seed = seed
         images = np.zeros((72, 96, 4), np.uint8)
         self.observation_space = fake_gym.Box(images, images + 255, np.dtype(np.uint8))
         self.action_space = fake_gym.Discrete(19)

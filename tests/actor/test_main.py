@@ -1,0 +1,237 @@
+"""The process: exit statuses, what is printed where, signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf.json_format import Parse
+
+import actor.__main__ as main_module
+from actor.__main__ import main
+from actor.environments import make_environment
+from actor.runner import Interrupted
+from actor.stop_signals import StopSignals
+from actor.timestep import TimeStep
+from protos import inference_pb2 as pb
+from protos.errors import NotServing, RunEnded
+from protos.specs import from_proto, from_spaces
+
+TOYS = "tests.actor.toys"
+ROOT = str(Path(__file__).parents[2])
+
+# As the console script does it: nothing of the current directory is on the path.
+CONSOLE_SCRIPT = [sys.executable, "-P", "-c", "import sys; from actor.__main__ import main; sys.exit(main())"]  # fmt: skip  # noqa: E501
+
+
+def run(*arguments: str, cwd: Path | str = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CONSOLE_SCRIPT, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+# Describe ---------------------------------------------------------------------------------------
+
+CHATTY = """
+import os
+import gymnasium
+print("hello from Python")
+os.system("echo hello from a child")
+
+def make_env():
+    print("hello from the constructor")
+    return gymnasium.make("CartPole-v1")
+"""
+
+
+def test_describe_prints_the_specs_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "my_file.py").write_text(CHATTY)
+    done = run("--env", "my_file:make_env", "--describe", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    spec = from_proto(Parse(done.stdout, pb.EnvironmentSpec()))
+    environment = make_environment("CartPole-v1", 1, seed=1)
+    assert spec == from_spaces(environment.observation_space, environment.action_space)
+    assert isinstance(json.loads(done.stdout), dict)
+    assert "hello from Python" in done.stderr
+    assert "hello from a child" in done.stderr
+    assert "hello from the constructor" in done.stderr
+
+
+def test_describe_of_what_does_not_exist() -> None:
+    done = run("--env", "CartPolle-v1", "--describe")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("seedbed-actor: error: environment CartPolle-v1: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_version_and_module_entry() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "actor", "--version"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("seedbed-actor ")
+
+
+# Acting -----------------------------------------------------------------------------------------
+
+
+class FakeClient:
+    """In the place of `InferenceClient`; class attributes say what it does."""
+
+    acts = 5
+    end: Exception = RunEnded("total steps reached")
+    signal: int | None = None
+    made: "FakeClient"
+
+    def __init__(self, server: str, *_: Any, **options: Any) -> None:
+        type(self).made = self
+        self.server, self.options = server, options
+        self.steps = 0
+        self.closed: list[str] = []
+        self.interrupted = False
+
+    def __enter__(self) -> "FakeClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def act(self, timestep: TimeStep) -> np.ndarray:
+        self.steps += 1
+        if self.steps == self.acts:
+            if self.signal is None:
+                raise self.end
+            os.kill(os.getpid(), self.signal)
+        if self.interrupted:
+            raise Interrupted("interrupted")
+        return np.zeros(len(timestep.first), np.int64)
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+
+    def close(self, error: str = "") -> None:
+        self.closed.append(error)
+
+
+@pytest.fixture
+def fake_client(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
+    kind = type("Fake", (FakeClient,), {})
+    monkeypatch.setattr(main_module, "InferenceClient", kind)
+    return kind
+
+
+def test_options_reach_the_client(fake_client: type[FakeClient]) -> None:
+    arguments = "--server learner:80 --num-envs 3 --mode evaluate --name me --connect-timeout-seconds 7"
+    assert main(["--env", f"{TOYS}:Walk", *arguments.split()]) == 0
+    made = fake_client.made
+    assert made.server == "learner:80"
+    assert made.options["num_environments"] == 3
+    assert made.options["mode"] == "evaluate"
+    assert made.options["name"] == "me"
+    assert made.options["retry"].give_up_seconds == 7
+
+
+def test_the_end_of_the_run_is_success(fake_client: type[FakeClient]) -> None:
+    assert main(["--env", f"{TOYS}:Walk"]) == 0
+    assert fake_client.made.steps == 5
+    assert fake_client.made.closed == [""]
+    assert fake_client.made.options["retry"].give_up_seconds is None  # waits for ever
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_signals_end_the_session_cleanly(
+    fake_client: type[FakeClient], number: int, status: int
+) -> None:
+    handlers = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
+    fake_client.signal = number
+    assert main(["--env", f"{TOYS}:Walk"]) == status
+    assert fake_client.made.steps == 5
+    assert fake_client.made.closed == [""]
+    assert handlers == [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
+
+
+def test_a_failing_environment_shows_its_own_traceback(
+    fake_client: type[FakeClient], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--env", f"{TOYS}:Failing"]) == 1
+    error = capsys.readouterr().err
+    assert "Traceback" in error
+    assert 'raise ZeroDivisionError("the wheel came off")' in error
+    last = (
+        f"seedbed-actor: error: environment {TOYS}:Failing failed in step(): "
+        "ZeroDivisionError: the wheel came off"
+    )
+    assert error.splitlines()[-1] == last
+    assert fake_client.made.closed == [last.removeprefix("seedbed-actor: error: "), ""]
+
+
+def test_other_errors_are_one_line(
+    fake_client: type[FakeClient], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_client.end = NotServing("no learner at 127.0.0.1:7777 within 7 s")
+    assert main(["--env", f"{TOYS}:Walk"]) == 1
+    expected = "seedbed-actor: error: no learner at 127.0.0.1:7777 within 7 s\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_no_learner_within_the_timeout(capsys: pytest.CaptureFixture[str]) -> None:
+    """The real client: nobody listens on the unix socket."""
+    server = "unix:/no/such/socket"
+    arguments = ["--env", f"{TOYS}:Walk", "--server", server, "--connect-timeout-seconds", "0.01"]
+    assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert f"no learner at {server} within 0.01 s" in error
+    assert "Traceback" not in error
+
+
+def test_video(fake_client: type[FakeClient], tmp_path: Path) -> None:
+    imageio = pytest.importorskip("imageio")
+    video = tmp_path / "walk.gif"
+    fake_client.acts = 20
+    assert main(["--env", f"{TOYS}:Walk", "--video", str(video)]) == 0
+    assert 4 <= len(imageio.mimread(video)) <= 7  # one episode, its first and last frames included
+
+
+def test_a_stopped_video_is_complete(fake_client: type[FakeClient], tmp_path: Path) -> None:
+    imageio = pytest.importorskip("imageio")
+    video = tmp_path / "walk.gif"
+    fake_client.acts, fake_client.signal = 2, signal.SIGTERM
+    assert main(["--env", f"{TOYS}:Walk", "--video", str(video)]) == 0
+    assert len(imageio.mimread(video)) == 2
+
+
+# Signals ----------------------------------------------------------------------------------------
+
+
+def test_a_second_signal_has_its_default_effect() -> None:
+    with StopSignals() as stop:
+        assert not stop.is_set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.is_set()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+def test_a_callback_that_comes_after_the_signal_is_called_at_once() -> None:
+    called: list[str] = []
+    with StopSignals() as stop:
+        stop.on_stop(lambda: called.append("before"))
+        os.kill(os.getpid(), signal.SIGINT)
+        stop.on_stop(lambda: called.append("after"))
+    assert called == ["before", "after"]
+    assert stop.exit_status == 130

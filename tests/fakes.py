@@ -1,0 +1,318 @@
+"""Stand-ins for the learner, the policy and the network, shared by the tests.
+
+Importing this imports no TensorFlow: only `SumPolicy`, when it is made, does.
+"""
+
+import logging
+import queue
+import selectors
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+
+from learner.experience.trajectory import ActInputs, ActOutputs, State, Tensor
+from learner.serving.batcher import Request
+from learner.serving.server import InferenceServer
+from learner.serving.service import Lane
+from learner.serving.slots import Slots
+from protos import inference_pb2 as pb
+from protos.specs import EnvironmentSpec, from_spaces
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+PATIENCE_SECONDS = 20.0
+"""Longest wait for what must happen: what comes later than this is a failure."""
+
+OBSERVATIONS = spaces.Box(0, 1000, (2,), np.float32)
+ACTIONS = spaces.Discrete(1000)
+SPEC = from_spaces(OBSERVATIONS, ACTIONS)
+
+
+def observation(*numbers: float) -> np.ndarray:
+    """float32 [n, 2]: an observation of `OBSERVATIONS` for each number, which tells them apart."""
+    return np.array([(number, 0) for number in numbers], np.float32)
+
+
+def first_numbers(request: Request) -> np.ndarray:
+    """int64 [n]: each row's first number, which is what `FakeLearner` answers."""
+    return request.observation[0].reshape(len(request.slots), -1)[:, 0].astype(np.int64)
+
+
+def answer(request: Request, version: int = 7) -> None:
+    """Answer with the rows' own first numbers, so that a mix-up of rows or steps shows."""
+    request.reply(first_numbers(request), version)
+
+
+# The learner ------------------------------------------------------------------------------------
+
+
+class FakeLearner:
+    """A server in this process, without a policy: `on_step` meets each step on the event loop.
+
+    It answers at once, until the test sets `on_step` to something else, such as `requests.put`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        spec: EnvironmentSpec = SPEC,
+        capacity: int = 8,
+        max_rows: int = 6,
+        modes: tuple[int, ...] = (pb.TRAIN,),
+        lease_seconds: float = 60.0,
+        open_timeout_seconds: float = 30.0,
+        starting: bool = False,
+    ) -> None:
+        self.address = address
+        self.slots = Slots(capacity)
+        self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self.dropped: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+        self.offered: queue.SimpleQueue[EnvironmentSpec] = queue.SimpleQueue()
+        self.on_step: Callable[[Request], object] = answer
+        self.on_opened: Callable[[], object] = lambda: None
+        self.server = InferenceServer(
+            address,
+            lease_seconds=lease_seconds,
+            offer_spec=self.offered.put,
+            open_timeout_seconds=open_timeout_seconds,
+        )
+        self._starting = starting
+        lane = Lane(
+            spec=spec,
+            slots=self.slots,
+            max_rows=max_rows,
+            submit=lambda request: self.on_step(request) and None,
+            version=self._version,
+            drop=lambda slots: self.dropped.put(slots.tolist()),
+        )
+        self.lanes = dict.fromkeys(modes, lane)
+
+    def __enter__(self) -> "FakeLearner":
+        self.server.start()
+        if self.address.endswith(":0"):
+            self.address = f"{self.address[:-2]}:{self.server.port}"
+        if not self._starting:
+            self.server.open_lanes(self.lanes)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.close()
+
+    def next_request(self) -> Request:
+        """The next step that `requests` holds."""
+        return self.requests.get(timeout=PATIENCE_SECONDS)
+
+    def next_dropped(self) -> list[int]:
+        """Slots of the next lease that ended and was answered in full."""
+        return self.dropped.get(timeout=PATIENCE_SECONDS)
+
+    def _version(self) -> int:
+        # Asked while a session opens: the one moment between finding it and carrying it.
+        self.on_opened()
+        return 7
+
+
+class LogLines(logging.Handler):
+    """Collects what a logger says; `wait_for` makes a log line an event."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+        self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._logger = logging.getLogger(name)
+        self._former_level = self._logger.level
+
+    def __enter__(self) -> "LogLines":
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.DEBUG)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._former_level)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+        self._news.put(record.getMessage())
+
+    def wait_for(self, text: str) -> str:
+        """The next line with `text` in it."""
+        while text not in (line := self._news.get(timeout=PATIENCE_SECONDS)):
+            pass
+        return line
+
+    def lines(self, level: int = logging.WARNING) -> list[str]:
+        """What was said at `level` or above, so far."""
+        return [record.getMessage() for record in self.records if record.levelno >= level]
+
+
+# The network ------------------------------------------------------------------------------------
+
+
+class Proxy:
+    """A TCP relay that can cut, reset and stall the connections it carries."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target = ("127.0.0.1", target_port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.accepted = 0
+        self._peers: dict[socket.socket, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+        self._commands: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
+        self._wake, self._woken = socket.socketpair()
+        self._running = True
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+
+    def __enter__(self) -> "Proxy":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._stop)
+        self._thread.join()
+
+    def cut(self) -> None:
+        """Close every connection, as a process that ends does."""
+        self._do(self._close_all)
+
+    def reset(self) -> None:
+        """Break every connection without a goodbye (RST)."""
+        self._do(self._reset_all)
+
+    def stall(self) -> None:
+        """Carry nothing more on the connections of now; later ones flow."""
+        self._do(self._unregister_all)
+
+    def _do(self, command: Callable[[], None]) -> None:
+        done: Future[None] = Future()
+        self._commands.put((command, done))
+        self._wake.send(b"!")
+        done.result(PATIENCE_SECONDS)
+
+    def _run(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        while self._running:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj is self._woken:
+                    self._woken.recv(1)
+                    command, done = self._commands.get()
+                    command()
+                    done.set_result(None)
+                    break  # What was ready may be closed by now.
+                else:
+                    self._relay(key.fileobj)
+
+    def _accept(self) -> None:
+        near, _ = self._listener.accept()
+        self.accepted += 1
+        try:
+            far = socket.create_connection(self._target)
+        except OSError:
+            near.close()
+            return
+        self._peers.update({near: far, far: near})
+        for one in (near, far):
+            self._selector.register(one, selectors.EVENT_READ)
+
+    def _relay(self, source: Any) -> None:
+        if source not in self._peers:
+            return  # Its peer closed a moment ago.
+        try:
+            data = source.recv(1 << 16)
+            self._peers[source].sendall(data)
+        except OSError:
+            data = b""
+        if not data:
+            self._close(source)
+
+    def _close(self, one: socket.socket) -> None:
+        for end in (one, self._peers.pop(one)):
+            self._peers.pop(end, None)
+            if end in self._selector.get_map():
+                self._selector.unregister(end)
+            end.close()
+
+    def _close_all(self) -> None:
+        while self._peers:
+            self._close(next(iter(self._peers)))
+
+    def _reset_all(self) -> None:
+        for end in self._peers:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._close_all()
+
+    def _unregister_all(self) -> None:
+        for end in self._peers:
+            if end in self._selector.get_map():
+                self._selector.unregister(end)
+
+    def _stop(self) -> None:
+        self._close_all()
+        self._running = False
+        self._selector.close()
+        for end in (self._listener, self._wake, self._woken):
+            end.close()
+
+
+# The policy -------------------------------------------------------------------------------------
+
+
+class SumPolicy:
+    """A policy whose memory is the sum of what it saw since the reset, and which acts by it.
+
+    The action is the sum's first number plus that of the one variable, `offset`; 1000 more if greedy.
+    """
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        self._tf = tf
+        self.offset = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.calls = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.traces = 0
+
+    @property
+    def state_specs(self) -> "Mapping[str, tf.TensorSpec]":
+        tf = self._tf
+        return {"sum": tf.TensorSpec((2,), tf.float32), "steps": tf.TensorSpec((), tf.int32)}
+
+    @property
+    def variables(self) -> list[Any]:
+        return [self.offset]
+
+    def act(
+        self, inputs: ActInputs, state: State, *, seed: Tensor, greedy: bool
+    ) -> tuple[ActOutputs, State]:
+        tf = self._tf
+        self.traces += 1
+        self.calls.assign_add(1)
+        total = state["sum"] + inputs.observation[0]
+        steps = state["steps"] + 1
+        rows = tf.shape(inputs.slot)[0]
+        record = {
+            "slot": inputs.slot,
+            "reset": inputs.reset,
+            "steps": steps,
+            "rows": tf.fill([rows], rows),
+            "seed": tf.repeat(seed[None], rows, axis=0),
+        }
+        action = tf.cast(total[:, 0], tf.int64) + self.offset + (1000 if greedy else 0)
+        return ActOutputs(action, record), {"sum": total, "steps": steps}

@@ -1,0 +1,81 @@
+"""The queue of finished unrolls: order, room, closing, and what it reports."""
+
+import numpy as np
+
+from learner.experience.unroll_queue import UnrollQueue
+from tests.learner.experience.running import Running
+
+
+def test_first_in_first_out() -> None:
+    queue = UnrollQueue(8)
+    queue.put(np.array([5, 3]))
+    queue.put(np.array([4]))
+    first, second = queue.take(2), queue.take(1)
+    assert first is not None
+    assert second is not None
+    assert first.tolist() == [5, 3]
+    assert second.tolist() == [4]
+    assert first.dtype == np.int64
+
+
+def test_take_waits_for_as_many_as_it_was_asked_for() -> None:
+    queue = UnrollQueue(8)
+    taker = Running(lambda: queue.take(3))
+    queue.put(np.array([1, 2]))
+    taker.until_it_waits(lambda: queue.statistics()["depth"] == 2)
+    queue.put(np.array([3, 4]))
+    taken = taker.result()
+    assert taken is not None
+    assert taken.tolist() == [1, 2, 3]
+    assert queue.statistics()["depth"] == 1
+
+
+def test_put_never_blocks_nor_drops() -> None:
+    queue = UnrollQueue(2)
+    queue.put(np.arange(10))
+    taken = queue.take(10)
+    assert taken is not None
+    assert taken.tolist() == list(range(10))
+
+
+def test_wait_for_room_returns_at_once_below_capacity() -> None:
+    queue = UnrollQueue(2)
+    queue.put(np.array([1]))
+    assert queue.wait_for_room()
+    assert queue.statistics() == {"depth": 1, "capacity": 2, "full_waits": 0}
+
+
+def test_wait_for_room_waits_while_full_and_is_counted() -> None:
+    queue = UnrollQueue(2)
+    queue.put(np.array([1, 2, 3]))
+    actor = Running(queue.wait_for_room)
+    actor.until_it_waits()
+    assert queue.statistics() == {"depth": 3, "capacity": 2, "full_waits": 1}
+    queue.take(1)
+    actor.until_it_waits(lambda: queue.statistics()["depth"] == 2)
+    queue.take(1)
+    assert actor.result() is True
+    assert queue.statistics() == {"depth": 1, "capacity": 2, "full_waits": 1}
+
+
+def test_closing_wakes_everyone_who_waits() -> None:
+    full, empty = UnrollQueue(1), UnrollQueue(1)
+    full.put(np.array([1]))
+    actors = [Running(full.wait_for_room), Running(full.wait_for_room)]
+    taker = Running(lambda: empty.take(1))
+    for waiting in (*actors, taker):
+        waiting.until_it_waits()
+    full.close()
+    empty.close()
+    assert [actor.result() for actor in actors] == [False, False]
+    assert taker.result() is None
+
+
+def test_closed_queue_turns_away_both_sides_though_there_is_room_and_content() -> None:
+    queue = UnrollQueue(4)
+    queue.put(np.array([1]))
+    queue.close()
+    queue.close()
+    assert queue.wait_for_room() is False
+    assert queue.take(1) is None
+    assert queue.statistics() == {"depth": 1, "capacity": 4, "full_waits": 0}

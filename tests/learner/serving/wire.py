@@ -1,0 +1,104 @@
+"""A client that says whatever a test wants on the wire, right or wrong."""
+
+import queue
+from typing import Any
+
+import grpc
+import numpy as np
+
+from protos import PROTOCOL_VERSION, inference_pb2_grpc, specs, tensors
+from protos import inference_pb2 as pb
+from tests.fakes import PATIENCE_SECONDS, SPEC, observation
+
+
+def opening(num_environments: int = 1, **changes: Any) -> pb.Open:
+    """A good Open, but for `changes`."""
+    fields = {
+        "protocol_version": PROTOCOL_VERSION,
+        "num_environments": num_environments,
+        "spec": specs.to_proto(SPEC),
+        "mode": pb.TRAIN,
+        "client": "a test",
+        **changes,
+    }
+    return pb.Open(**fields)
+
+
+def step(
+    sequence: int,
+    *numbers: float,
+    environments: list[int] | None = None,
+    flags: int = 0,
+) -> pb.Step:
+    """A good Step of `SPEC`, one row for each number, of the environments from 0 on or those given."""
+    rows = len(numbers)
+    indices = range(rows) if environments is None else environments
+    return pb.Step(
+        sequence=sequence,
+        environment=np.array(indices, tensors.INDEX).tobytes(),
+        reward=np.zeros(rows, tensors.REWARD).tobytes(),
+        flags=np.full(rows, flags, tensors.FLAGS).tobytes(),
+        observation=[observation(*numbers).tobytes()],
+    )
+
+
+class Stream:
+    """One stream on a connection of its own."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        self._outgoing: queue.SimpleQueue[pb.ClientMessage | None] = queue.SimpleQueue()
+        stub = inference_pb2_grpc.InferenceStub(self._channel)
+        self._call: Any = stub.Act(iter(self._outgoing.get, None), timeout=PATIENCE_SECONDS)
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._outgoing.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+    def send(self, message: pb.Open | pb.Step | pb.Close | None = None) -> None:
+        """Send a message of that kind; of none at all without one."""
+        kind = {} if message is None else {type(message).__name__.lower(): message}
+        self._outgoing.put(pb.ClientMessage(**kind))
+
+    def open(self, num_environments: int = 1, **changes: Any) -> pb.Opened:
+        self.send(opening(num_environments, **changes))
+        message = next(self._call)
+        assert message.WhichOneof("kind") == "opened"
+        opened: pb.Opened = message.opened
+        return opened
+
+    def act(self, message: pb.Step) -> list[int]:
+        """Send a step and read its actions."""
+        self.send(message)
+        sequence, actions = self.actions()
+        assert sequence == message.sequence
+        return actions
+
+    def actions(self) -> tuple[int, list[int]]:
+        """Sequence and actions of the next answer."""
+        message = next(self._call)
+        assert message.WhichOneof("kind") == "actions"
+        assert message.actions.policy_version == 7
+        return message.actions.sequence, np.frombuffer(message.actions.action, np.int64).tolist()
+
+    def half_close(self) -> None:
+        self._outgoing.put(None)
+
+    def cut(self) -> None:
+        """Break the connection."""
+        self._channel.close()
+        self._outgoing.put(None)
+
+    def ended(self) -> tuple[grpc.StatusCode, str]:
+        """Status and details of the stream's end, which is awaited; no message may come before it."""
+        try:
+            message = next(self._call)
+        except StopIteration:
+            return self._call.code(), self._call.details()
+        except grpc.RpcError:
+            return self._call.code(), self._call.details()
+        raise AssertionError(f"expected the stream's end, found {message}")
