@@ -54,4 +54,4 @@ def run_actor(
     except RunEnded as end:
         logger.info("the run has ended: %s", end)
     except Interrupted:
-        logger.info("interrupted while waiting for actions")
+        logger.debug("interrupted while waiting for actions")

@@ -3,8 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError
-from typing import Any, Protocol, TypeVar, cast
+from concurrent.futures import CancelledError, Future
+from typing import Any, Protocol, TypeVar
 
 from protos.errors import SeedbedError
 
@@ -57,7 +57,7 @@ class HereRunner:
         if self._interrupted:
             task.cancel()
         try:
-            return cast(Result, self._loop.run_until_complete(task))
+            return self._loop.run_until_complete(task)
         except asyncio.CancelledError:
             raise Interrupted("interrupted") from None
         except RuntimeError:
@@ -92,12 +92,13 @@ class ThreadRunner:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._interrupted = False
-        self._future: Any = None
+        self._future: Future[Any] | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="client", daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        future = self._future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        self._future = future
         if self._interrupted:
             future.cancel()
         try:

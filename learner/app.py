@@ -164,17 +164,25 @@ class Learner:
         solved = self.episodes.solved_env_steps is not None
         return solved or self.episodes.env_steps >= self._options.total_steps
 
-    def save(self) -> None:
-        """Write a checkpoint of the present version, unless there is one. By the training thread."""
+    def save(self) -> bool:
+        """Write a checkpoint of the present version, unless there is one. By the training thread.
+
+        Returns:
+            False if it could not be written; the log says why.
+        """
         if self.trainer.version == self._saved_version:
-            return
+            return True
         arrays = {name: v.numpy() for name, v in self.agent.variables.items()}
         metadata = {
             "episodes": self.episodes.state(),
             "spec": MessageToDict(specs.to_proto(self._spec)),
         }
-        self._checkpoints.save(self.trainer.version, arrays, metadata)
-        self._saved_version, self._saved_at = self.trainer.version, time.monotonic()
+        # A disk that is full now is asked again after the next interval, not after the next update.
+        self._saved_at = time.monotonic()
+        if self._checkpoints.save(self.trainer.version, arrays, metadata) is None:
+            return False
+        self._saved_version = self.trainer.version
+        return True
 
     def report(self, serving: Mapping[str, float]) -> Report:
         """The interval since the last report; `serving` is the service's statistics."""

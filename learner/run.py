@@ -30,7 +30,7 @@ from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
 from protos import inference_pb2 as pb
 from protos import specs
-from protos.errors import NotServing, RunEnded
+from protos.errors import CheckpointError, NotServing, RunEnded
 from protos.specs import EnvironmentSpec
 
 if TYPE_CHECKING:
@@ -208,19 +208,29 @@ class _Run:
         reporter.start()
         try:
             learner.trainer.run()
-            learner.save()
         finally:
-            server.end_streams(
-                RunEnded("the run has reached its end")
-                if learner.finished()
-                else NotServing("the learner ends, and may come back: connect again later")
-            )
-            if actors is not None:
-                actors.close()
-            learner.stop()
             reporter.close()
             self._display.close()
-            self._leave_results(learner)
+            self._end_acting(learner, server, actors)
+        saved = learner.save()
+        self._leave_results(learner)
+        if not saved:
+            raise CheckpointError(
+                f"the run's last state could not be saved in {self._directory.checkpoints}: a restart "
+                "goes back to the checkpoint before"
+            )
+
+    def _end_acting(
+        self, learner: "Learner", server: InferenceServer, actors: LocalActors | None
+    ) -> None:
+        server.end_streams(
+            RunEnded("the run has reached its end")
+            if learner.finished()
+            else NotServing("the learner ends, and may come back: connect again later")
+        )
+        if actors is not None:
+            actors.close()
+        learner.stop()
         for name in self._threads.join(timeout_seconds=10.0):
             logger.warning("%s did not end", name)
 

@@ -76,7 +76,7 @@ def build_parser(
         parser.add_argument(
             flag(entry.name),
             default=(preset or {}).get(entry.name, _default(entry)),
-            help=entry.metadata["help"].replace("%", "%%"),
+            help=entry.metadata["help"],
             **({"action": ActionYesNo(no_prefix="no-")} if is_flag else {"type": hints[entry.name]}),
         )
     return parser

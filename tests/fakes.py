@@ -90,7 +90,7 @@ class FakeLearner:
             spec=spec,
             slots=self.slots,
             max_rows=max_rows,
-            submit=lambda request: self.on_step(request) and None,
+            submit=self._submit,
             version=self._version,
             drop=lambda slots: self.dropped.put(slots.tolist()),
         )
@@ -114,6 +114,9 @@ class FakeLearner:
     def next_dropped(self) -> list[int]:
         """Slots of the next lease that ended and was answered in full."""
         return self.dropped.get(timeout=PATIENCE_SECONDS)
+
+    def _submit(self, request: Request) -> None:
+        self.on_step(request)
 
     def _version(self) -> int:
         # Asked while a session opens: the one moment between finding it and carrying it.

@@ -51,22 +51,25 @@ class Steps(NamedTuple):
     @property
     def first(self) -> np.ndarray:
         """bool [n]: first row of an episode"""
-        return (self.flags & pb.FIRST) != 0
+        return self._has(pb.FIRST)
 
     @property
     def terminated(self) -> np.ndarray:
         """bool [n]: last row of an episode, which ended by itself"""
-        return (self.flags & pb.TERMINATED) != 0
+        return self._has(pb.TERMINATED)
 
     @property
     def truncated(self) -> np.ndarray:
         """bool [n]: last row of an episode, which was cut"""
-        return (self.flags & pb.TRUNCATED) != 0
+        return self._has(pb.TRUNCATED)
 
     @property
     def lease_start(self) -> np.ndarray:
         """bool [n]: first row of a lease"""
-        return (self.flags & LEASE_START) != 0
+        return self._has(LEASE_START)
+
+    def _has(self, flag: int) -> np.ndarray:
+        return np.asarray(self.flags & flag, bool)
 
 
 class UnrollPool:

@@ -21,6 +21,8 @@ from protos.specs import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
 
+Context = grpc.aio.ServicerContext[pb.ClientMessage, pb.ServerMessage]
+
 MAX_CLIENT_NAME = 200
 MAX_CLOSE_ERROR = 500
 
@@ -100,7 +102,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         }
 
     async def Act(  # noqa: N802 - the RPC's name
-        self, request_iterator: object, context: grpc.aio.ServicerContext
+        self, request_iterator: object, context: Context
     ) -> None:
         """One stream: open, then steps in and actions out, until either side ends it."""
         client = "a client"
@@ -111,20 +113,21 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             await self._carry(session, opened, context)
         except RequestError as error:
             self._counts[f"errors_{to_status(error).name.lower()}"] += 1
-            logger.warning("%s: %s: %s", client, to_status(error).name, error)
+            level = logging.INFO if error is self._ending else logging.WARNING
+            logger.log(level, "%s: %s: %s", client, to_status(error).name, error)
             await context.abort(to_status(error), str(error))
 
     # Opening ------------------------------------------------------------------------------------
 
-    async def _read_open(self, context: grpc.aio.ServicerContext) -> pb.Open:
+    async def _read_open(self, context: Context) -> pb.Open:
         try:
-            message = await asyncio.wait_for(context.read(), self._open_timeout_seconds)
+            message = await asyncio.wait_for(_read(context), self._open_timeout_seconds)
         except TimeoutError:
             raise InvalidRequest(
                 f"expected Open within {self._open_timeout_seconds:g} s, found nothing"
             ) from None
-        kind = None if message is grpc.aio.EOF else message.WhichOneof("kind")
-        if kind != "open":
+        kind = None if message is None else message.WhichOneof("kind")
+        if message is None or kind != "open":
             raise InvalidRequest(f"expected Open as the stream's first message, found {kind}")
         opening: pb.Open = message.open
         if opening.protocol_version != PROTOCOL_VERSION:
@@ -205,9 +208,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
     # The stream ---------------------------------------------------------------------------------
 
-    async def _carry(
-        self, session: Session, opened: pb.Opened, context: grpc.aio.ServicerContext
-    ) -> None:
+    async def _carry(self, session: Session, opened: pb.Opened, context: Context) -> None:
         """Carry a session on this stream. What the reader meets reaches the writer by the outbox."""
         outbox: Outbox = asyncio.Queue()
         self._attach(session, outbox)
@@ -222,10 +223,10 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             reader.cancel()
             self._detach(session, outbox)
 
-    async def _read(self, session: Session, context: grpc.aio.ServicerContext, outbox: Outbox) -> None:
+    async def _read(self, session: Session, context: Context, outbox: Outbox) -> None:
         submit = self._lane_of[session.token].submit
         try:
-            while (message := await context.read()) is not grpc.aio.EOF:
+            while (message := await _read(context)) is not None:
                 kind = message.WhichOneof("kind")
                 if kind == "step":
                     if (request := session.accept(message.step)) is not None:
@@ -257,15 +258,15 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         if (former := self._outboxes.get(session.token)) is not None:
             former.put_nowait(NotServing("the session goes on in another stream"))
         self._outboxes[session.token] = outbox
-        session.deliver = lambda message: outbox.put_nowait(message)
+        session.attach(outbox.put_nowait)
 
     def _detach(self, session: Session, outbox: Outbox) -> None:
         """The stream is over; the lease lives on for a while, unless it has ended or moved on."""
         if self._outboxes.get(session.token) is not outbox:
             return
         del self._outboxes[session.token]
-        session.deliver = None
-        if not session.ended:
+        session.detach()
+        if not session.ended and self._ending is None:
             logger.info("%s: stream lost; its lease waits %g s", session.client, self._lease_seconds)
             self._expiries[session.token] = self._loop.call_later(
                 self._lease_seconds, self._expire, session
@@ -323,3 +324,9 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self._seconds_waiting += now - self._asked.pop((session.token, sequence), now)
         if not session.ended:
             self._answered_at[session.token] = now
+
+
+async def _read(context: Context) -> pb.ClientMessage | None:
+    """The stream's next message; None at its end."""
+    message: object = await context.read()
+    return message if isinstance(message, pb.ClientMessage) else None

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learner.serving.batcher import LEASE_START, Request
+from learner.experience.trajectory import LEASE_START
+from learner.serving.batcher import Request
 from protos import inference_pb2 as pb
 from protos import tensors
 from protos.errors import InvalidRequest
@@ -44,12 +45,12 @@ class Session:
         self.client = client
         self.slots = slots
         self.ended = False
-        self.deliver: Callable[[pb.ServerMessage], None] | None = None
-        """Sends to the stream that carries the session; None while there is none."""
         self._spec = spec
         self._reply = reply
+        self._deliver: Callable[[pb.ServerMessage], None] | None = None
         self._newest = 0
         self._in_flight: dict[int, np.ndarray] = {}
+        self._asked_elsewhere: set[int] = set()
         self._answers: dict[int, pb.ServerMessage] = {}
         count = len(slots)
         self._busy = np.zeros(count, bool)
@@ -62,6 +63,19 @@ class Session:
         """Whether no step waits for its answer."""
         return not self._in_flight
 
+    def attach(self, deliver: Callable[[pb.ServerMessage], None]) -> None:
+        """Go on in a new stream, to which `deliver` sends.
+
+        A step that an earlier stream brought is answered here only once it is sent again: it would
+        be answered twice otherwise.
+        """
+        self._deliver = deliver
+        self._asked_elsewhere = set(self._in_flight)
+
+    def detach(self) -> None:
+        """No stream carries the session for now: answers are kept."""
+        self._deliver = None
+
     def accept(self, step: pb.Step) -> Request | None:
         """Check a step and take it in.
 
@@ -73,6 +87,7 @@ class Session:
             InvalidRequest: the step breaks the contract of inference.proto.
         """
         if step.sequence in self._in_flight:
+            self._asked_elsewhere.discard(step.sequence)
             return None
         if step.sequence in self._answers:
             self._send(self._answers[step.sequence])
@@ -92,11 +107,14 @@ class Session:
         )
         self._answers[sequence] = message
         self._answer_of[environments] = sequence
-        self._send(message)
+        if sequence in self._asked_elsewhere:
+            self._asked_elsewhere.remove(sequence)
+        else:
+            self._send(message)
 
     def _send(self, message: pb.ServerMessage) -> None:
-        if self.deliver is not None:
-            self.deliver(message)
+        if self._deliver is not None:
+            self._deliver(message)
 
     def _decode(self, step: pb.Step) -> _Rows:
         rows, rest = divmod(len(step.environment), tensors.INDEX.itemsize)

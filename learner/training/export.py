@@ -70,7 +70,7 @@ def _serving(policy: Policy, spec: EnvironmentSpec) -> Any:
     specs["reset"] = tf.TensorSpec((None,), tf.bool, "reset")
     for name, entry in policy.state_specs.items():
         specs[f"state_{name}"] = tf.TensorSpec((None, *entry.shape), entry.dtype, f"state_{name}")
-    return tf.function(serve).get_concrete_function(**specs)
+    return tf.function(serve, autograph=False).get_concrete_function(**specs)
 
 
 def _initial_state(policy: Policy) -> Any:
@@ -81,7 +81,7 @@ def _initial_state(policy: Policy) -> Any:
         )
 
     batch_size = tf.TensorSpec((), tf.int32, "batch_size")
-    return tf.function(zeros).get_concrete_function(batch_size)
+    return tf.function(zeros, autograph=False).get_concrete_function(batch_size)
 
 
 def _keep(x: Tensor, mask: Tensor) -> Tensor:

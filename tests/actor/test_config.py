@@ -43,7 +43,7 @@ def test_the_command_line_wins_over_the_environment_over_the_file(
         (["--seed", "-1"], "--seed -1: expected at least 0"),
         (["--mode", "play"], "--mode: expected train or evaluate, found play"),
         (["--connect-timeout-seconds", "-1"], "--connect-timeout-seconds -1.0: expected at least 0"),
-        (["--connect-timeout-seconds", "nan"], "--connect-timeout-seconds nan: expected a finite"),
+        (["--connect-timeout-seconds", "nan"], "--connect-timeout-seconds: expected float, found nan"),
         (["--video", "walk.avi"], "--video walk.avi: expected a name that ends in .mp4 or .gif"),
         (["--nonsense", "1"], "unrecognized arguments: --nonsense 1"),
         (["--config", "no.toml"], "--config no.toml: no such file"),

@@ -26,12 +26,12 @@ TOYS = "tests.actor.toys"
 ROOT = str(Path(__file__).parents[2])
 
 # As the console script does it: nothing of the current directory is on the path.
-CONSOLE_SCRIPT = [sys.executable, "-P", "-c", "import sys; from actor.__main__ import main; sys.exit(main())"]  # fmt: skip  # noqa: E501
+CONSOLE_SCRIPT = "import sys; from actor.__main__ import main; sys.exit(main())"
 
 
 def run(*arguments: str, cwd: Path | str = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*CONSOLE_SCRIPT, *arguments],
+        [sys.executable, "-P", "-c", CONSOLE_SCRIPT, *arguments],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,

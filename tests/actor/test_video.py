@@ -93,6 +93,8 @@ def test_a_missing_package_is_named_with_its_extra(
         VideoRecorder(tmp_path / name, 10)
 
 
+# imageio leaves the pipes of its ffmpeg processes to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_mp4(tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "walk.mp4"

@@ -1,0 +1,205 @@
+"""Requests become batches: nothing lost, nothing out of turn, padding in the scratch slot."""
+
+import queue
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from learner.serving.batcher import Batcher, InferenceBatch, Request
+from tests.fakes import PATIENCE_SECONDS, SPEC, observation
+
+SCRATCH = 99
+
+
+def make_batcher(max_rows: int = 4, num_threads: int = 1) -> Batcher:
+    return Batcher(SPEC.observation, max_rows=max_rows, scratch_slot=SCRATCH, num_threads=num_threads)
+
+
+class Answers:
+    """Makes requests and keeps what they were answered."""
+
+    def __init__(self) -> None:
+        self.got: dict[int, tuple[list[int], int]] = {}
+
+    def request(self, *slots: int) -> Request:
+        """A request for these slots, whose observations show the slots' numbers."""
+
+        def reply(actions: np.ndarray, version: int) -> None:
+            assert slots[0] not in self.got, "answered twice"
+            self.got[slots[0]] = (actions.tolist(), version)
+
+        return Request(
+            slots=np.array(slots, np.int32),
+            observation=[observation(*slots)],
+            reward=np.array(slots, np.float32) / 2,
+            flags=np.full(len(slots), 4, np.uint8),
+            reply=reply,
+        )
+
+
+def rows(batch: InferenceBatch) -> list[int]:
+    return batch.slots[: batch.size].tolist()
+
+
+def test_requests_accumulate_while_a_batch_runs() -> None:
+    batcher, answers = make_batcher(), Answers()
+    batcher.submit(answers.request(0))
+    batches = iter(batcher)
+    assert rows(next(batches)) == [0]
+    batcher.submit(answers.request(1, 2))
+    batcher.submit(answers.request(3))
+    assert rows(next(batches)) == [1, 2, 3]
+
+
+def test_a_batch_holds_each_rows_values_and_answers_each_request_with_its_own() -> None:
+    batcher, answers = make_batcher(), Answers()
+    batcher.submit(answers.request(5, 3))
+    batcher.submit(answers.request(8))
+    batch = next(iter(batcher))
+    assert batch.size == 3
+    np.testing.assert_array_equal(batch.observation[0][:3], observation(5, 3, 8))
+    np.testing.assert_array_equal(batch.reward[:3], np.float32([2.5, 1.5, 4]))
+    np.testing.assert_array_equal(batch.flags[:3], [4, 4, 4])
+    batch.reply(batch.slots * 10, version=6)
+    assert answers.got == {5: ([50, 30], 6), 8: ([80], 6)}
+
+
+def test_rows_are_copied_when_they_are_submitted() -> None:
+    batcher, answers = make_batcher(), Answers()
+    request = answers.request(1, 2)
+    batcher.submit(request)
+    request.observation[0][:] = 77
+    request.slots[:] = 55
+    batch = next(iter(batcher))
+    np.testing.assert_array_equal(batch.observation[0][:2], observation(1, 2))
+    assert rows(batch) == [1, 2]
+
+
+def test_buffers_are_used_again_instead_of_made_anew() -> None:
+    batcher, answers = make_batcher(), Answers()
+    batches = iter(batcher)
+    seen = []
+    for slot in range(6):
+        batcher.submit(answers.request(slot))
+        seen.append(id(next(batches).observation[0]))
+    assert len(set(seen)) == 2
+
+
+def test_padding_rows_stay_in_the_scratch_slot() -> None:
+    batcher, answers = make_batcher(), Answers()
+    batches = iter(batcher)
+    for slots in [(0, 1, 2, 3), (4, 5, 6, 7), (8,), (9,)]:
+        batcher.submit(answers.request(*slots))
+        batch = next(batches)
+        assert rows(batch) == list(slots)
+        assert batch.slots[batch.size :].tolist() == [SCRATCH] * (4 - len(slots))
+
+
+def test_what_does_not_fit_waits_and_nothing_overtakes_it() -> None:
+    batcher, answers = make_batcher(max_rows=4), Answers()
+    batcher.submit(answers.request(0, 1, 2))
+    batcher.submit(answers.request(3, 4))  # does not fit
+    batcher.submit(answers.request(5))  # would fit, but came later
+    batcher.submit(answers.request(6, 7))
+    assert batcher.statistics()["rows_waiting"] == 8
+    batches = iter(batcher)
+    assert [rows(next(batches)) for _ in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+
+
+def test_a_large_request_is_not_starved_by_small_ones() -> None:
+    batcher, answers = make_batcher(max_rows=4), Answers()
+    batches = iter(batcher)
+    batcher.submit(answers.request(0))
+    batcher.submit(answers.request(1, 2, 3, 4))
+    for slot in range(10, 20):
+        batcher.submit(answers.request(slot))
+    assert rows(next(batches)) == [0]
+    assert rows(next(batches)) == [1, 2, 3, 4]
+
+
+def test_statistics_count_what_was_taken_and_what_waits() -> None:
+    batcher, answers = make_batcher(max_rows=4), Answers()
+    batches = iter(batcher)
+    batcher.submit(answers.request(0, 1, 2))
+    next(batches)
+    batcher.submit(answers.request(3, 4, 5))
+    batcher.submit(answers.request(6, 7))
+    assert batcher.statistics() == {"batches": 1, "rows": 3, "rows_waiting": 5, "max_rows": 4}
+    next(batches), next(batches)
+    assert batcher.statistics() == {"batches": 3, "rows": 8, "rows_waiting": 0, "max_rows": 4}
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_threads_answer_every_request_exactly_once(num_threads: int) -> None:
+    batcher, answers = make_batcher(max_rows=7, num_threads=num_threads), Answers()
+    answered: queue.SimpleQueue[None] = queue.SimpleQueue()
+    failures: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            for batch in batcher:
+                size = batch.size
+                np.testing.assert_array_equal(batch.observation[0][:size, 0], batch.slots[:size])
+                batch.reply(batch.slots + 1, 0)
+                answered.put(None)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=serve) for _ in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    sizes = np.random.default_rng(1).integers(1, 6, 400).tolist()
+    starts = np.cumsum([0, *sizes]).tolist()
+    for start, size in zip(starts, sizes, strict=False):
+        batcher.submit(answers.request(*range(start, start + size)))
+    while len(answers.got) < len(sizes):
+        assert not failures
+        answered.get(timeout=PATIENCE_SECONDS)
+    batcher.close()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+    assert answers.got == {
+        start: (list(range(start + 1, start + size + 1)), 0)
+        for start, size in zip(starts, sizes, strict=False)
+    }
+    assert batcher.statistics()["rows"] == sum(sizes)
+
+
+def test_two_threads_work_on_different_batches_at_the_same_time() -> None:
+    batcher, answers = make_batcher(num_threads=2), Answers()
+    one, other = iter(batcher), iter(batcher)
+    batcher.submit(answers.request(0))
+    first = next(one)
+    batcher.submit(answers.request(1))
+    second = next(other)
+    batcher.submit(answers.request(2))
+    assert rows(first) == [0]
+    assert rows(second) == [1]
+    assert rows(next(one)) == [2]
+
+
+def test_closing_ends_threads_that_wait_and_drops_what_comes_later() -> None:
+    batcher, answers = make_batcher(num_threads=2), Answers()
+    ended: queue.SimpleQueue[list[InferenceBatch]] = queue.SimpleQueue()
+    for _ in range(2):
+        threading.Thread(target=lambda: ended.put(list(batcher)), daemon=True).start()
+    batcher.close()
+    batcher.close()
+    assert ended.get(timeout=PATIENCE_SECONDS) == ended.get(timeout=PATIENCE_SECONDS) == []
+    batcher.submit(answers.request(0))
+    assert batcher.statistics()["rows_waiting"] == 0
+
+
+def test_closing_ends_the_iteration_even_if_requests_wait() -> None:
+    batcher, answers = make_batcher(), Answers()
+    batches: Iterator[InferenceBatch] = iter(batcher)
+    batcher.submit(answers.request(0))
+    next(batches)
+    batcher.submit(answers.request(1))
+    batcher.close()
+    assert next(batches, None) is None
+    assert answers.got == {}

@@ -1,0 +1,123 @@
+"""Arrays to bytes and back, and everything that is refused on the way."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protos.errors import InvalidRequest
+from protos.specs import DTYPES, ArraySpec
+from protos.tensors import decode, decode_rows, encode
+
+
+def spec(dtype: str, *shape: int, **more: Any) -> ArraySpec:
+    return ArraySpec("x", shape, np.dtype(dtype), **more)
+
+
+def categories(low: int, high: int) -> ArraySpec:
+    return spec("int64", categorical=True, minimum=np.int64(low), maximum=np.int64(high))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 1, 4)])
+def test_round_trip(dtype: str, shape: tuple[int, ...]) -> None:
+    array = (np.random.default_rng(0).random((5, *shape)) * 2).astype(dtype)
+    leaf = spec(dtype, *shape)
+    data = encode(array, leaf, 5, "x")
+    assert len(data) == 5 * leaf.num_bytes
+    back = decode(data, leaf, 5, "x")
+    assert back.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(back, array)
+
+
+def test_no_rows_are_no_bytes() -> None:
+    assert encode(np.zeros((0, 3), np.float32), spec("float32", 3), 0, "x") == b""
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)),
+        np.arange(6, dtype=np.float32).reshape(2, 3).astype(">f4"),
+        np.arange(12, dtype=np.float32).reshape(2, 6)[:, ::2],
+        np.arange(6, dtype=np.float64).reshape(2, 3),
+        np.arange(6, dtype=np.int8).reshape(2, 3),
+    ],
+    ids=["Fortran order", "big endian", "strided", "float64", "int8"],
+)
+def test_layouts_and_dtypes_that_cast_are_accepted(array: np.ndarray) -> None:
+    leaf = spec("float32", 3)
+    np.testing.assert_array_equal(decode(encode(array, leaf, 2, "x"), leaf, 2, "x"), array)
+
+
+def test_lists_are_accepted() -> None:
+    assert encode([1, 2], spec("int64"), 2, "x") == np.array([1, 2], np.int64).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype", "found"),
+    [
+        (np.zeros((2, 4), np.float32), "float32", "found float32[2, 4]"),
+        (np.zeros((3, 3), np.float32), "float32", "found float32[3, 3]"),
+        (np.zeros(6, np.float32), "float32", "found float32[6]"),
+        (np.zeros((2, 3), np.float32), "uint8", "found float32[2, 3]"),
+        (np.zeros((2, 3), np.int64), "uint8", "found int64[2, 3]"),
+        (np.zeros((2, 3), object), "float32", "found object[2, 3]"),
+        (np.zeros((2, 3), np.int64), "bool", "found int64[2, 3]"),
+    ],
+)
+def test_encode_refuses_other_shapes_and_dtypes(array: np.ndarray, dtype: str, found: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        encode(array, spec(dtype, 3), 2, "observation 'x'")
+    assert str(caught.value) == f"observation 'x': expected {dtype}[2, 3], {found}"
+
+
+def test_decoded_arrays_are_views_and_read_only() -> None:
+    data = np.arange(4, dtype=np.float32).tobytes()
+    array = decode(data, spec("float32", 2), 2, "x")
+    assert np.shares_memory(array, np.frombuffer(data, np.uint8))
+    assert not array.flags.writeable
+
+
+@pytest.mark.parametrize("size", [0, 15, 17, 32])
+def test_decode_refuses_other_numbers_of_bytes(size: int) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode(bytes(size), spec("float32", 2), 2, "x")
+    assert str(caught.value) == f"x: expected 16 bytes (2 rows of x: float32[2]), found {size}"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_decode_refuses_floats_that_are_not_finite(dtype: str, value: float) -> None:
+    data = np.array([0, value], dtype).tobytes()
+    with pytest.raises(InvalidRequest, match="x: expected finite numbers, found NaN or infinity"):
+        decode(data, spec(dtype), 2, "x")
+
+
+def test_decode_refuses_bools_of_other_bytes() -> None:
+    with pytest.raises(InvalidRequest, match="x: expected bools of 0 or 1, found other bytes"):
+        decode(b"\x01\x02", spec("bool"), 2, "x")
+
+
+@pytest.mark.parametrize("value", [-3, 3])
+def test_decode_refuses_categories_out_of_range(value: int) -> None:
+    leaf = categories(-2, 2)
+    inside = np.array([-2, 2], np.int64)
+    np.testing.assert_array_equal(decode(inside.tobytes(), leaf, 2, "x"), inside)
+    with pytest.raises(InvalidRequest, match=r"x: expected categories of .*in \[-2, 2\], found"):
+        decode(np.array([0, value], np.int64).tobytes(), leaf, 2, "x")
+
+
+def test_decode_compares_each_category_with_its_own_bounds() -> None:
+    leaf = spec("int64", 2, categorical=True, minimum=np.array([0, 5]), maximum=np.array([1, 9]))
+    decode(np.array([1, 5]).tobytes(), leaf, 1, "x")
+    with pytest.raises(InvalidRequest):
+        decode(np.array([5, 1]).tobytes(), leaf, 1, "x")
+
+
+def test_decode_rows() -> None:
+    rows = np.array([1, -2], "<i4")
+    np.testing.assert_array_equal(decode_rows(rows.tobytes(), rows.dtype, 2, "environment"), rows)
+    with pytest.raises(InvalidRequest) as caught:
+        decode_rows(rows.tobytes(), rows.dtype, 3, "environment")
+    assert str(caught.value) == "environment: expected 12 bytes (3 rows of int32), found 8"
