@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_first_failure_wins_and_later_ones_are_logged(caplog: pytest.LogCaptureF
         threads.fail("environment", ValueError("third"))
     assert told == ["failed"]
     for _ in range(2):
-        with pytest.raises(WorkerFailure, match="^reporter failed: ValueError: first$") as raised:
+        with pytest.raises(WorkerFailure, match=r"^reporter failed: ValueError: first$") as raised:
             threads.raise_failure()
         assert raised.value.__cause__ is first
     assert caplog.messages == [
@@ -95,25 +96,22 @@ def test_of_many_failures_at_once_one_is_told() -> None:
 def test_join_names_who_does_not_end_and_waits_once_for_all() -> None:
     release = threading.Event()
     threads = Threads(on_failure=lambda: None)
-    for number in range(3):
-        threads.start(f"stuck {number}", lambda: fail_unless(release.wait(LIMIT_SECONDS)))
     threads.start("done", lambda: None)
-    assert threads.join(0.05)[:3] == ["stuck 0", "stuck 1", "stuck 2"]
+    names = [f"stuck {number}" for number in range(20)]
+    for name in names:
+        threads.start(name, lambda: None if release.wait(LIMIT_SECONDS) else fail_with(TimeoutError()))
+    started = time.monotonic()
+    assert threads.join(0.2) == names
+    # Waiting 0.2 s for each would take 4 s.
+    assert time.monotonic() - started < 2.0
     release.set()
     assert threads.join(LIMIT_SECONDS) == []
     threads.raise_failure()
 
 
-def fail_unless(condition: bool) -> None:
-    if not condition:
-        raise AssertionError("the test did not release this thread")
-
-
 def test_stuck_thread_does_not_keep_the_process_alive() -> None:
-    release = threading.Event()
     threads = Threads(on_failure=lambda: None)
     daemons: list[bool] = []
     threads.start("any", lambda: daemons.append(threading.current_thread().daemon))
     assert threads.join(LIMIT_SECONDS) == []
-    release.set()
     assert daemons == [True]

@@ -1,4 +1,4 @@
-"""The prefetcher: batches in order, one ahead, ended from both sides; its failure reaches the main thread."""
+"""The prefetcher: batches in order, one ahead, ended from both sides; its failure is not silent."""
 
 import numpy as np
 import pytest
@@ -126,7 +126,7 @@ def test_failure_ends_the_iteration_and_reaches_the_main_thread() -> None:
     parts.finish(1, 2)
     assert trainer.result() == []
     with pytest.raises(
-        WorkerFailure, match="^prefetch thread failed: MemoryError: device is full$"
+        WorkerFailure, match=r"^prefetch thread failed: MemoryError: device is full$"
     ) as failed:
         threads.raise_failure()
     assert failed.value.__cause__ is trouble

@@ -1,0 +1,323 @@
+"""Local actors, with small real processes: their words, their ends, and that none outlives the learner."""
+
+import json
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from google.protobuf import json_format
+
+from learner import local_actors
+from learner.local_actors import LocalActors, actor_command, describe
+from learner.threads import Threads
+from protos import inference_pb2 as pb
+from protos import specs
+from protos.errors import EnvironmentFailure, WorkerFailure
+
+LIMIT_SECONDS = 20.0
+
+READY = "import os, signal, sys; say = lambda *words: print(*words, file=sys.stderr, flush=True)\n"
+WAITS = READY + "say('ready', os.getpid())\nwhile True: signal.pause()"
+IGNORES = READY + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS
+ENDS_IN_ORDER = READY + "signal.signal(signal.SIGTERM, lambda *_: (say('tidy'), sys.exit(0)))\n" + WAITS
+KILLED = READY + "say('ready', os.getpid()); os.kill(os.getpid(), signal.SIGKILL)"
+FAILS = READY + "say('Traceback: ...'); say('ValueError: no ROM'); sys.exit(3)"
+DONE = READY + "say('the run has ended')"
+
+
+class Words(logging.Handler):
+    """What the module logs, for a test to wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._messages: queue.Queue[str] = queue.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._messages.put(record.getMessage())
+
+    def next_with(self, text: str) -> str:
+        """The next message that holds `text`; what comes before it is dropped."""
+        while text not in (message := self._messages.get(timeout=LIMIT_SECONDS)):
+            pass
+        return message
+
+    def next_pid(self) -> int:
+        """Process id that the next process says to be ready with."""
+        return int(self.next_with("ready").split()[-1])
+
+
+@pytest.fixture
+def words(monkeypatch: pytest.MonkeyPatch) -> Iterator[Words]:
+    handler = Words()
+    level = local_actors.logger.level
+    local_actors.logger.addHandler(handler)
+    local_actors.logger.setLevel(logging.INFO)
+    yield handler
+    local_actors.logger.removeHandler(handler)
+    local_actors.logger.setLevel(level)
+
+
+class Learner:
+    """The part of a learner that starts actors."""
+
+    def __init__(self) -> None:
+        self.failed = threading.Event()
+        self.threads = Threads(on_failure=self.failed.set)
+        self._started: list[LocalActors] = []
+
+    def start(self, *scripts: str, clock: Callable[[], float] = lambda: 0.0) -> LocalActors:
+        actors = LocalActors(
+            [[sys.executable, "-S", "-E", "-c", script] for script in scripts],
+            start_thread=self.threads.start,
+            clock=clock,
+        )
+        self._started.append(actors)
+        actors.start()
+        return actors
+
+    def failure(self) -> str:
+        """What the main thread is told, once there is a failure."""
+        assert self.failed.wait(LIMIT_SECONDS)
+        with pytest.raises(WorkerFailure) as raised:
+            self.threads.raise_failure()
+        return str(raised.value)
+
+    def end(self) -> None:
+        for actors in self._started:
+            actors.close(grace_seconds=0.0)
+
+
+@pytest.fixture
+def learner() -> Iterator[Learner]:
+    learner = Learner()
+    yield learner
+    learner.end()
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended and was waited for."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_words_are_handed_on_with_the_actors_number(learner: Learner, words: Words) -> None:
+    learner.start(DONE, WAITS)
+    found = sorted([words.next_with("[actor"), words.next_with("[actor")])
+    assert found[0] == "[actor 0] the run has ended"
+    assert found[1].startswith("[actor 1] ready ")
+
+
+def test_statistics_count_what_lives(learner: Learner, words: Words) -> None:
+    actors = learner.start(WAITS, WAITS)
+    for _ in range(2):
+        words.next_pid()
+    assert actors.statistics() == {"processes": 2, "restarted": 0}
+    actors.close()
+    assert actors.statistics() == {"processes": 0, "restarted": 0}
+
+
+def test_error_of_an_actor_is_a_failure_with_its_last_words(learner: Learner) -> None:
+    learner.start(FAILS)
+    assert learner.failure() == (
+        "actor 0 failed: WorkerFailure: it ended with status 3; its last words:\n"
+        "Traceback: ...\nValueError: no ROM"
+    )
+
+
+def test_words_that_are_no_text_are_handed_on_as_far_as_they_are(learner: Learner) -> None:
+    learner.start(READY + r"os.write(2, b'caf\xe9\n'); sys.exit(1)")
+    assert learner.failure().endswith("its last words:\ncaf�")
+
+
+def test_last_words_are_bounded(learner: Learner) -> None:
+    learner.start(READY + "[say('line', n) for n in range(1000)]; sys.exit(1)")
+    lines = learner.failure().splitlines()[1:]
+    assert lines == [f"line {number}" for number in range(950, 1000)]
+
+
+def test_actor_that_ends_in_order_is_neither_a_failure_nor_started_again(learner: Learner) -> None:
+    actors = learner.start(DONE)
+    assert learner.threads.join(LIMIT_SECONDS) == []
+    learner.threads.raise_failure()
+    assert actors.statistics() == {"processes": 0, "restarted": 0}
+
+
+def test_killed_actor_is_started_again(learner: Learner, words: Words) -> None:
+    actors = learner.start(WAITS)
+    first = words.next_pid()
+    os.kill(first, signal.SIGKILL)
+    assert words.next_with("signal") == "actor 0 was ended by signal 9; started again"
+    second = words.next_pid()
+    assert second != first
+    assert actors.statistics() == {"processes": 1, "restarted": 1}
+    actors.close()
+    assert is_gone(second)
+    learner.threads.raise_failure()
+
+
+def test_actor_that_is_killed_again_and_again_is_a_failure(learner: Learner, words: Words) -> None:
+    actors = learner.start(KILLED)
+    assert learner.failure() == (
+        "actor 0 failed: WorkerFailure: actors were ended by signals 6 times within 60 s, the last one "
+        "by signal 9: expected at most 5 (is memory short?)"
+    )
+    assert len([words.next_pid() for _ in range(6)]) == 6
+    assert actors.statistics()["processes"] == 0
+
+
+def test_restarts_are_counted_over_all_actors(learner: Learner) -> None:
+    learner.start(KILLED, KILLED)
+    assert "ended by signals 6 times within 60 s" in learner.failure()
+
+
+def test_restarts_of_long_ago_do_not_count(learner: Learner, words: Words) -> None:
+    ticks = count(step=15)
+    actors = learner.start(KILLED, clock=lambda: float(next(ticks)))
+    for _ in range(9):
+        words.next_pid()
+    actors.close()
+    learner.threads.raise_failure()
+    assert actors.statistics()["restarted"] >= 8
+
+
+def test_restart_waits_for_nothing_that_the_actor_left_behind(
+    learner: Learner, words: Words, tmp_path: Path
+) -> None:
+    """An environment's own process may hold the actor's stderr open, and would live for ever."""
+    fifo = tmp_path / "alive"
+    os.mkfifo(fifo)
+    child = f"held = open({str(fifo)!r}, 'w'); import signal; signal.pause()"
+    learner.start(
+        READY
+        + f"import subprocess; subprocess.Popen([sys.executable, '-S', '-E', '-c', {child!r}])\n"
+        + WAITS
+    )
+    first = words.next_pid()
+    with fifo.open() as alive:  # once the actor's child has opened it, too
+        os.kill(first, signal.SIGKILL)
+        assert alive.read() == ""  # ends when the child has
+    words.next_with("started again")
+
+
+def test_close_lets_actors_end_in_order(learner: Learner, words: Words) -> None:
+    actors = learner.start(ENDS_IN_ORDER)
+    pid = words.next_pid()
+    actors.close(LIMIT_SECONDS)
+    assert is_gone(pid)
+    words.next_with("tidy")
+    assert learner.threads.join(LIMIT_SECONDS) == []
+    learner.threads.raise_failure()
+
+
+def test_close_ends_those_that_are_stopped_and_those_that_ignore_it(
+    learner: Learner, words: Words
+) -> None:
+    actors = learner.start(WAITS, IGNORES, IGNORES, ENDS_IN_ORDER)
+    pids = [words.next_pid() for _ in range(4)]
+    os.kill(pids[0], signal.SIGSTOP)
+    os.kill(pids[1], signal.SIGSTOP)
+    actors.close(grace_seconds=0.1)
+    assert all(is_gone(pid) for pid in pids)
+    assert learner.threads.join(LIMIT_SECONDS) == []
+    learner.threads.raise_failure()
+
+
+def test_close_wakes_a_stopped_actor_to_end_in_order(learner: Learner, words: Words) -> None:
+    actors = learner.start(ENDS_IN_ORDER)
+    os.kill(words.next_pid(), signal.SIGSTOP)
+    actors.close(LIMIT_SECONDS)
+    words.next_with("tidy")
+
+
+def test_close_names_whom_it_kills_and_is_idempotent(learner: Learner, words: Words) -> None:
+    actors = learner.start(IGNORES)
+    pid = words.next_pid()
+    actors.close(grace_seconds=0.0)
+    words.next_with(f"actor process {pid} does not end; killed")
+    actors.close(grace_seconds=0.0)
+    assert actors.statistics() == {"processes": 0, "restarted": 0}
+
+
+def test_close_before_start_and_after_the_end() -> None:
+    learner = Learner()
+    actors = LocalActors([], start_thread=learner.threads.start)
+    actors.close()
+    actors = learner.start(DONE)
+    assert learner.threads.join(LIMIT_SECONDS) == []
+    actors.close()
+
+
+def test_actors_do_not_share_the_terminals_group(learner: Learner, words: Words) -> None:
+    learner.start(WAITS)
+    pid = words.next_pid()
+    assert os.getpgid(pid) == pid != os.getpgid(0)
+
+
+def test_environ_reaches_the_actors(words: Words) -> None:
+    threads = Threads(on_failure=lambda: None)
+    script = READY + "say(os.environ.get('MARK'), os.environ.get('HOME'))"
+    actors = LocalActors(
+        [[sys.executable, "-S", "-c", script]], start_thread=threads.start, environ={"MARK": "here"}
+    )
+    actors.start()
+    words.next_with("[actor 0] here None")
+    assert threads.join(LIMIT_SECONDS) == []
+
+
+def test_actor_that_cannot_be_started_is_said_at_once() -> None:
+    actors = LocalActors([["/no/such/program"]], start_thread=lambda name, target: None)
+    with pytest.raises(FileNotFoundError):
+        actors.start()
+    actors.close()
+
+
+def test_describe_gives_the_specs_as_json() -> None:
+    spec = specs.from_proto(json_format.Parse(describe("CartPole-v1"), pb.EnvironmentSpec()))
+    assert [leaf.shape for leaf in spec.observation] == [(4,)]
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "words"),
+    [
+        (
+            "import sys; sys.exit('NameNotFound: no such environment')",
+            1,
+            "NameNotFound: no such environment",
+        ),
+        (r"import os; os.write(2, b'caf\xe9'); os._exit(4)", 4, "caf�"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9, ""),
+    ],
+)
+def test_describe_fails_with_the_childs_own_words(
+    monkeypatch: pytest.MonkeyPatch, script: str, status: int, words: str
+) -> None:
+    monkeypatch.setattr(local_actors, "actor_command", lambda *_: [sys.executable, "-c", script])
+    with pytest.raises(EnvironmentFailure) as failed:
+        describe("Nonsense-v0")
+    assert str(failed.value) == f"--env Nonsense-v0 cannot be described (status {status}):\n{words}"
+
+
+def test_describe_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import signal; signal.pause()"
+    monkeypatch.setattr(local_actors, "actor_command", lambda *_: [sys.executable, "-c", script])
+    with pytest.raises(EnvironmentFailure) as failed:
+        describe("Slow-v0", timeout_seconds=0.05)
+    assert str(failed.value) == "--env Slow-v0: expected its specs within 0.05 s, found nothing"
+
+
+def test_actor_command_runs_in_this_interpreter() -> None:
+    assert actor_command("--env", "x") == [sys.executable, "-m", "actor", "--env", "x"]
+
+
+def test_description_is_json() -> None:
+    assert isinstance(json.loads(describe("CartPole-v1")), dict)
