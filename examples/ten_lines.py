@@ -1,7 +1,7 @@
 """Your own loop: everything that an actor must do, in ten lines. Start a learner first.
 
-    seedbed learner --total-steps 20000
-    python examples/ten_lines.py
+seedbed learner --total-steps 20000
+python examples/ten_lines.py
 """
 
 import sys

@@ -5,14 +5,12 @@ and the run, `TrainOptions` adds the local actors. What two options forbid each 
 here, at start, with the way out.
 """
 
-import math
-import operator
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from protos.errors import ConfigError
-from protos.options import option
+from protos.options import check_ranges, option
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,7 @@ class AgentOptions:
 
     agent: Literal["vtrace"] = option("vtrace", "algorithm")
     unroll_length: int = option(
-        16, "T, transitions in an unroll; consecutive unrolls share one step", at_least=1
+        8, "T, transitions in an unroll; consecutive unrolls share one step", at_least=1
     )
     batch_size: int = option(16, "B, unrolls in a training batch", at_least=1)
     discount: float = option(0.99, "discount of a reward one step later", at_least=0, at_most=1)
@@ -29,20 +27,20 @@ class AgentOptions:
         0.0, "rewards are clipped to [-x, x] for learning, never in reports; 0 clips nothing", at_least=0
     )
     entropy_cost: float = option(0.01, "weight of the entropy bonus", at_least=0)
-    value_cost: float = option(0.5, "weight of the value loss", at_least=0)
+    value_cost: float = option(0.1, "weight of the value loss", at_least=0)
     rho_clip: float = option(1.0, "V-trace: clip of the importance weight, rho bar", above=0)
     trace_clip: float = option(1.0, "V-trace: clip of the trace coefficient, c bar", above=0)
     trace_lambda: float = option(
         1.0, "V-trace: further decay of the trace, lambda", at_least=0, at_most=1
     )
     optimizer: Literal["adam", "rmsprop", "sgd"] = option("adam", "Keras optimizer")
-    learning_rate: float = option(1e-3, "step size of the optimizer", above=0)
+    learning_rate: float = option(2e-3, "step size of the optimizer", above=0)
     learning_rate_schedule: Literal["constant", "linear"] = option(
         "linear", "how the step size changes: not at all, or linearly to 0 at --total-steps"
     )
     optimizer_epsilon: float = option(1e-5, "added to the optimizer's denominator", above=0)
     clip_gradient_norm: float = option(
-        40.0, "global norm to which gradients are clipped; 0 clips nothing", at_least=0
+        0.5, "global norm to which gradients are clipped; 0 clips nothing", at_least=0
     )
     torso: Literal["auto", "mlp", "shallow", "deep"] = option(
         "auto",
@@ -58,7 +56,7 @@ class AgentOptions:
     )
 
     def __post_init__(self) -> None:
-        _check_ranges(self)
+        check_ranges(self)
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ class EvaluateOptions:
     video: str | None = option(None, "record the first environment to this file: .mp4 or .gif")
 
     def __post_init__(self) -> None:
-        _check_ranges(self)
+        check_ranges(self)
         if self.logdir is None:
             raise ConfigError("--logdir is required: the run whose policy to evaluate")
         if self.video is not None and not self.video.lower().endswith((".mp4", ".gif")):
@@ -175,6 +173,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "frame_stack": 4,
         "torso": "shallow",
         "entropy_cost": 0.01,
+        "value_cost": 0.5,
         "learning_rate": 6e-4,
         "total_steps": 10_000_000,
     },
@@ -217,24 +216,3 @@ def resume_differences(old: Mapping[str, Any], new: LearnerOptions) -> list[str]
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _check_ranges(options: Any) -> None:
-    for entry in fields(options):
-        value = getattr(options, entry.name)
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, int | float):
-                _check_range(f"--{entry.name.replace('_', '-')}", number, entry.metadata)
-
-
-def _check_range(flag: str, number: float, limits: Mapping[str, Any]) -> None:
-    if not math.isfinite(number):
-        raise ConfigError(f"{flag} {number}: expected a finite number")
-    checks = (
-        ("at_least", "at least", operator.ge),
-        ("at_most", "at most", operator.le),
-        ("above", "more than", operator.gt),
-    )
-    for name, words, holds in checks:
-        if name in limits and not holds(number, limits[name]):
-            raise ConfigError(f"{flag} {number}: expected {words} {limits[name]}")

@@ -79,10 +79,11 @@ class FakeLearner:
         self.offered: queue.SimpleQueue[EnvironmentSpec] = queue.SimpleQueue()
         self.on_step: Callable[[Request], object] = answer
         self.on_opened: Callable[[], object] = lambda: None
+        self.on_offer: Callable[[], object] = lambda: None
         self.server = InferenceServer(
             address,
             lease_seconds=lease_seconds,
-            offer_spec=self.offered.put,
+            offer_spec=self._offer,
             open_timeout_seconds=open_timeout_seconds,
         )
         self._starting = starting
@@ -117,6 +118,10 @@ class FakeLearner:
 
     def _submit(self, request: Request) -> None:
         self.on_step(request)
+
+    def _offer(self, spec: EnvironmentSpec) -> None:
+        self.on_offer()
+        self.offered.put(spec)
 
     def _version(self) -> int:
         # Asked while a session opens: the one moment between finding it and carrying it.

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -55,7 +56,7 @@ class InferenceServer:
         self._lease_seconds = lease_seconds
         self._offer_spec = offer_spec
         self._open_timeout_seconds = open_timeout_seconds
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._started: Future[None] = Future()
         self._ending: asyncio.Event
         self._service: InferenceService
@@ -68,6 +69,7 @@ class InferenceServer:
         Raises:
             ConfigError: the address is malformed or taken.
         """
+        _check_address(self._listen)
         self._thread.start()
         self._started.result()
 
@@ -89,6 +91,7 @@ class InferenceServer:
         return self._service.statistics()
 
     def _run(self) -> None:
+        self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())
@@ -141,3 +144,18 @@ class InferenceServer:
     async def _set_health(self, status: int) -> None:
         for name in ("", SERVICE_NAME):
             await self._health.set(name, status)
+
+
+def _check_address(listen: str) -> None:
+    """Refuse what gRPC would take without a word: HOST without a port, a port beyond the last one,
+    and a unix socket that another server listens on, which would lose it."""
+    if listen.startswith("unix:"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(listen.removeprefix("unix:")) == 0:
+                raise ConfigError(
+                    f"--listen {listen}: expected a free address, found another server on it"
+                )
+        return
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--listen {listen}: expected HOST:PORT or unix:PATH")

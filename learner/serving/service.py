@@ -6,10 +6,12 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from learner.serving.batcher import Request
 from learner.serving.sessions import Session
@@ -25,6 +27,8 @@ Context = grpc.aio.ServicerContext[pb.ClientMessage, pb.ServerMessage]
 
 MAX_CLIENT_NAME = 200
 MAX_CLOSE_ERROR = 500
+MAX_DETAILS = 4000
+"""Most characters of an error that travel: of metadata beyond 8 KB gRPC makes RESOURCE_EXHAUSTED."""
 
 Outbox = asyncio.Queue[pb.ServerMessage | RequestError | None]
 """What a stream sends next; an error or None ends it."""
@@ -109,13 +113,16 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         try:
             opening = await self._read_open(context)
             client = opening.client or context.peer()
-            session, opened = await self._open(opening, client)
+            try:
+                session, opened = await self._open(opening, client)
+            except Exception as error:  # noqa: BLE001 - whatever it is, only this stream ends
+                raise _request_error(error, client) from None
             await self._carry(session, opened, context)
         except RequestError as error:
             self._counts[f"errors_{to_status(error).name.lower()}"] += 1
             level = logging.INFO if error is self._ending else logging.WARNING
             logger.log(level, "%s: %s: %s", client, to_status(error).name, error)
-            await context.abort(to_status(error), str(error))
+            await context.abort(to_status(error), _details(error))
 
     # Opening ------------------------------------------------------------------------------------
 
@@ -175,7 +182,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             self._offer_spec(spec)
             await self._ready.wait()
         if self._ending is not None:
-            raise self._ending
+            raise self._ending.with_traceback(None)
 
     def _find(self, opening: pb.Open, lane: Lane) -> Session | None:
         session = self._sessions.get(opening.resume_token)
@@ -217,7 +224,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             await context.write(pb.ServerMessage(opened=opened))
             while (item := await outbox.get()) is not None:
                 if isinstance(item, RequestError):
-                    raise item
+                    # One error may end many streams: their tracebacks would pile up in it.
+                    raise item.with_traceback(None)
                 await context.write(item)
         finally:
             reader.cancel()
@@ -240,14 +248,9 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                     break
                 else:
                     raise InvalidRequest(f"expected Step or Close after Open, found {kind}")
-        except RequestError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, only this stream ends
             self._end(session)
-            outbox.put_nowait(error)
-        except Exception as error:
-            # Only this stream ends: nothing that arrives over the wire may stop the learner.
-            logger.exception("%s: unexpected failure in its stream", session.client)
-            self._end(session)
-            outbox.put_nowait(LearnerError(f"{type(error).__name__} in the learner; see its log"))
+            outbox.put_nowait(_request_error(error, session.client))
         else:
             # After a half-close without Close the lease lives on: a broken connection looks the same.
             outbox.put_nowait(None)
@@ -303,7 +306,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         # falls before the draining begins: who still saw it up is drained.
         if not self._wakes:
             self._wakes = True
-            self._loop.call_soon_threadsafe(self._deliver_answers)
+            with suppress(RuntimeError):  # The loop has ended, and every stream before it.
+                self._loop.call_soon_threadsafe(self._deliver_answers)
 
     def _deliver_answers(self) -> None:
         self._wakes = False
@@ -328,5 +332,25 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
 async def _read(context: Context) -> pb.ClientMessage | None:
     """The stream's next message; None at its end."""
-    message: object = await context.read()
+    try:
+        message: object = await context.read()
+    except DecodeError:
+        raise InvalidRequest("expected a ClientMessage, found bytes that are none") from None
     return message if isinstance(message, pb.ClientMessage) else None
+
+
+def _request_error(error: Exception, client: str) -> RequestError:
+    """What a client is told of `error`; the log has what no client causes."""
+    if isinstance(error, RequestError):
+        return error
+    logger.error("%s: unexpected failure in its stream", client, exc_info=error)
+    return LearnerError(f"{type(error).__name__} in the learner; see its log")
+
+
+def _details(error: RequestError) -> str:
+    text = str(error)
+    if len(text) <= MAX_DETAILS // 5:
+        return text
+    # What is not ASCII would travel in up to 12 characters each.
+    text = text.encode("ascii", "backslashreplace").decode()
+    return text if len(text) <= MAX_DETAILS else text[:MAX_DETAILS] + "... (the learner's log has all)"

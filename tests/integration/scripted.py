@@ -6,7 +6,7 @@ reset, and its action is that sum's total plus 10,000 for each version of the we
 environment was told proves which rows the policy had seen, and with which weights it acted.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,6 +153,7 @@ class ScriptedAgent:
     def __init__(self) -> None:
         self._policy = ScriptedPolicy()
         self.batches: list[Batch] = []
+        self.on_update: Callable[[int], object] = lambda batches: None
 
     @property
     def policy(self) -> Policy:
@@ -168,4 +169,5 @@ class ScriptedAgent:
     def update(self, batch: Batch) -> Mapping[str, Tensor]:
         self.batches.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), batch))
         self._policy.version.assign_add(1)
+        self.on_update(len(self.batches))
         return {"loss": 0.0}

@@ -11,7 +11,6 @@ import pytest
 from learner import app
 from learner.agents.agent import Agent
 from learner.config import LearnerOptions
-from learner.experience.trajectory import Batch
 from learner.serving.batcher import Request
 from learner.serving.server import InferenceServer
 from learner.telemetry.statistics import Registry
@@ -20,9 +19,6 @@ from learner.training.checkpoint import Checkpoints
 from protos import inference_pb2 as pb
 from protos.specs import EnvironmentSpec
 from tests.integration.scripted import SPEC, ScriptedAgent
-
-Update = Callable[[Batch], object]
-
 
 class ServingLearner:
     """`learner.app.Learner` with a scripted agent, behind a real server. A context manager."""
@@ -74,15 +70,14 @@ class ServingLearner:
 
     def train(self, batches: int) -> None:
         """Train on so many batches in this thread."""
-        update = self.agent.update
+        former = self.agent.on_update
 
-        def until_enough(batch: Batch) -> object:
-            scalars = update(batch)
-            if len(self.agent.batches) >= batches:
+        def on_update(count: int) -> None:
+            former(count)
+            if count == batches:
                 self.learner.stop_training()
-            return scalars
 
-        self.agent.update = until_enough  # type: ignore[assignment,method-assign]
+        self.agent.on_update = on_update
         self.learner.trainer.run()
         self._threads.raise_failure()
 

@@ -1,6 +1,5 @@
-"""Local actors, with small real processes: their words, their ends, and that none outlives the learner."""
+"""Local actors as small real processes: their words, their ends, and that none outlives the learner."""
 
-import json
 import logging
 import os
 import queue
@@ -23,13 +22,16 @@ from protos.errors import EnvironmentFailure, WorkerFailure
 
 LIMIT_SECONDS = 20.0
 
-READY = "import os, signal, sys; say = lambda *words: print(*words, file=sys.stderr, flush=True)\n"
-WAITS = READY + "say('ready', os.getpid())\nwhile True: signal.pause()"
-IGNORES = READY + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS
-ENDS_IN_ORDER = READY + "signal.signal(signal.SIGTERM, lambda *_: (say('tidy'), sys.exit(0)))\n" + WAITS
-KILLED = READY + "say('ready', os.getpid()); os.kill(os.getpid(), signal.SIGKILL)"
-FAILS = READY + "say('Traceback: ...'); say('ValueError: no ROM'); sys.exit(3)"
-DONE = READY + "say('the run has ended')"
+SAY = """import os, signal, sys
+def say(*words): os.write(2, (" ".join(map(str, words)) + "\\n").encode())
+"""
+HOLD = "say('ready', os.getpid())\nwhile True: signal.pause()"
+WAITS = SAY + HOLD
+IGNORES = SAY + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HOLD
+ENDS_IN_ORDER = SAY + "signal.signal(signal.SIGTERM, lambda *_: (say('tidy'), sys.exit(0)))\n" + HOLD
+KILLED = SAY + "say('ready', os.getpid()); os.kill(os.getpid(), signal.SIGKILL)"
+FAILS = SAY + "say('Traceback: ...'); say('ValueError: no ROM'); sys.exit(3)"
+DONE = SAY + "say('the run has ended')"
 
 
 class Words(logging.Handler):
@@ -135,12 +137,12 @@ def test_error_of_an_actor_is_a_failure_with_its_last_words(learner: Learner) ->
 
 
 def test_words_that_are_no_text_are_handed_on_as_far_as_they_are(learner: Learner) -> None:
-    learner.start(READY + r"os.write(2, b'caf\xe9\n'); sys.exit(1)")
+    learner.start(SAY + r"os.write(2, b'caf\xe9\n'); sys.exit(1)")
     assert learner.failure().endswith("its last words:\ncaf�")
 
 
 def test_last_words_are_bounded(learner: Learner) -> None:
-    learner.start(READY + "[say('line', n) for n in range(1000)]; sys.exit(1)")
+    learner.start(SAY + "[say('line', n) for n in range(1000)]; sys.exit(1)")
     lines = learner.failure().splitlines()[1:]
     assert lines == [f"line {number}" for number in range(950, 1000)]
 
@@ -198,9 +200,9 @@ def test_restart_waits_for_nothing_that_the_actor_left_behind(
     os.mkfifo(fifo)
     child = f"held = open({str(fifo)!r}, 'w'); import signal; signal.pause()"
     learner.start(
-        READY
+        SAY
         + f"import subprocess; subprocess.Popen([sys.executable, '-S', '-E', '-c', {child!r}])\n"
-        + WAITS
+        + HOLD
     )
     first = words.next_pid()
     with fifo.open() as alive:  # once the actor's child has opened it, too
@@ -265,7 +267,7 @@ def test_actors_do_not_share_the_terminals_group(learner: Learner, words: Words)
 
 def test_environ_reaches_the_actors(words: Words) -> None:
     threads = Threads(on_failure=lambda: None)
-    script = READY + "say(os.environ.get('MARK'), os.environ.get('HOME'))"
+    script = SAY + "say(os.environ.get('MARK'), os.environ.get('HOME'))"
     actors = LocalActors(
         [[sys.executable, "-S", "-c", script]], start_thread=threads.start, environ={"MARK": "here"}
     )
@@ -317,7 +319,3 @@ def test_describe_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_actor_command_runs_in_this_interpreter() -> None:
     assert actor_command("--env", "x") == [sys.executable, "-m", "actor", "--env", "x"]
-
-
-def test_description_is_json() -> None:
-    assert isinstance(json.loads(describe("CartPole-v1")), dict)

@@ -1,0 +1,139 @@
+"""The gRPC server around the service: addresses, health, reflection, strangers, its end."""
+
+import socket
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+
+from learner.serving.server import SERVICE_NAME, InferenceServer
+from protos.errors import ConfigError, NotServing
+from tests.fakes import PATIENCE_SECONDS, FakeLearner, LogLines
+from tests.learner.serving.wire import Stream, step
+
+
+def health(address: str, service: str) -> str:
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service=service)
+        status: int = stub.Check(request, timeout=PATIENCE_SECONDS).status
+        return health_pb2.HealthCheckResponse.ServingStatus.Name(status)
+
+
+@pytest.mark.parametrize("service", ["", SERVICE_NAME])
+def test_health_follows_the_learner(address: str, service: str) -> None:
+    with FakeLearner(address, starting=True) as learner:
+        assert health(address, service) == "NOT_SERVING"
+        learner.server.open_lanes(learner.lanes)
+        assert health(address, service) == "SERVING"
+        learner.server.end_streams(NotServing("later"))
+        assert health(address, service) == "NOT_SERVING"
+
+
+def test_reflection_describes_the_service(learner: FakeLearner) -> None:
+    with grpc.insecure_channel(learner.address) as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        assert SERVICE_NAME in database.get_services()
+        file = database.FindFileContainingSymbol(SERVICE_NAME)
+        assert [method.name for method in file.service[0].method] == ["Act"]
+
+
+def refused(listen: str) -> str:
+    server = InferenceServer(listen, lease_seconds=1)
+    with pytest.raises(ConfigError) as refusal:
+        server.start()
+    server.close()
+    return str(refusal.value)
+
+
+def test_a_second_server_on_a_port_is_refused() -> None:
+    with FakeLearner("127.0.0.1:0") as learner:
+        message = refused(learner.address)
+        assert message.startswith(
+            f"--listen {learner.address}: expected a free address, HOST:PORT or unix:PATH; "
+        )
+        with Stream(learner.address) as stream:
+            stream.open()
+
+
+def test_a_second_server_on_a_unix_socket_is_refused(learner: FakeLearner) -> None:
+    message = refused(learner.address)
+    assert message == f"--listen {learner.address}: expected a free address, found another server on it"
+    with Stream(learner.address) as stream:
+        stream.open()
+
+
+def test_a_socket_that_a_killed_server_left_is_taken(address: str) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(address.removeprefix("unix:"))
+    with FakeLearner(address), Stream(address) as stream:
+        stream.open()
+
+
+@pytest.mark.parametrize(
+    "listen",
+    ["", "7777", "localhost", "127.0.0.1:", ":7777", "127.0.0.1:http", "127.0.0.1:99999", "a:-1"],
+)
+def test_a_malformed_address_is_refused(listen: str) -> None:
+    assert refused(listen) == f"--listen {listen}: expected HOST:PORT or unix:PATH"
+
+
+@pytest.mark.parametrize("listen", ["unix:/nowhere/socket", "203.0.113.1:7777"])
+def test_an_address_that_cannot_be_bound_is_refused(listen: str) -> None:
+    assert refused(listen).startswith(f"--listen {listen}: expected a free address, HOST:PORT or ")
+
+
+def test_strangers_on_the_port_disturb_nobody() -> None:
+    with FakeLearner("127.0.0.1:0") as learner, Stream(learner.address) as stream:
+        stream.open()
+        sequence = 0
+        for bytes_ in (
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"\0\xff" * 5000,
+            b"PRI * HTTP/2.0\r\n\r\n",
+            b"",
+        ):
+            with socket.create_connection(("127.0.0.1", learner.server.port)) as stranger:
+                stranger.sendall(bytes_)
+                sequence += 1
+                assert stream.act(step(sequence, 10)) == [10]
+        with Stream(learner.address) as other:
+            other.open()
+
+
+def test_closing_ends_open_streams_without_a_complaint(
+    address: str, log: LogLines, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeLearner(address) as learner, Stream(address) as stream:
+        stream.open()
+        stream.act(step(1, 10))
+        learner.server.close()
+        assert stream.ended()[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+        learner.server.close()
+    assert log.lines() == []
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_closing_removes_the_unix_socket(address: str) -> None:
+    path = Path(address.removeprefix("unix:"))
+    with FakeLearner(address):
+        assert path.is_socket()
+    assert not path.exists()
+
+
+def test_an_answer_after_the_end_is_dropped(address: str) -> None:
+    with FakeLearner(address) as learner, Stream(address) as stream:
+        learner.on_step = learner.requests.put
+        stream.open()
+        stream.send(step(1, 10))
+        request = learner.next_request()
+        learner.server.close()
+        request.reply(request.slots, 1)
+
+
+def test_a_server_that_was_never_started_closes() -> None:
+    InferenceServer("127.0.0.1:0", lease_seconds=1).close()
