@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, cast
 
@@ -19,6 +19,7 @@ from protos import inference_pb2 as pb
 from protos.errors import (
     DeadlineExceeded,
     InvalidRequest,
+    LearnerError,
     NotServing,
     RequestError,
     SeedbedError,
@@ -43,6 +44,10 @@ _OPTIONS = (
 
 # Statuses of a connection that broke, whoever broke it; the session may go on in another stream.
 _BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN})
+
+_WRITE_FAILED = "Internal error from Core"
+"""gRPC's details, with INTERNAL, where a write met the stream's end before its status was known: the
+next stream tells."""
 
 
 class InferenceClient:
@@ -101,6 +106,7 @@ class InferenceClient:
         self._token = b""
         self._runner = make_runner()
         self._stream: _Stream | None = None
+        self._abandoned = False
 
     def __enter__(self) -> "InferenceClient":
         """Open the session; waits for the learner by the retry policy.
@@ -109,7 +115,11 @@ class InferenceClient:
             RequestError: the learner refused, or did not come up before the policy gave up.
             Interrupted: `interrupt` was called.
         """
-        self._connect(None)
+        try:
+            self._connect(self._attempts(), None)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -141,7 +151,8 @@ class InferenceClient:
         answer = self._exchange(step)
         self.policy_version = answer.policy_version
         rows = len(step.flags)
-        actions = tensors.decode(answer.action, self.spec.action, rows, "action")
+        # A copy, because what was decoded is read-only and some environments change it in place.
+        actions = tensors.decode(answer.action, self.spec.action, rows, "action").copy()
         return actions[0] if self.num_environments is None else actions
 
     def interrupt(self) -> None:
@@ -165,7 +176,7 @@ class InferenceClient:
     # One step -----------------------------------------------------------------------------------
 
     def _encode(self, timestep: TimeStep, environments: Sequence[int] | None) -> pb.Step:
-        indices = self._everyone if environments is None else np.asarray(environments, tensors.INDEX)
+        indices = self._everyone if environments is None else self._indices(environments)
         rows = len(indices)
         if self.num_environments is None:
             leaves = [np.asarray(leaf)[None] for leaf in self._flatten(timestep.observation)]
@@ -188,12 +199,28 @@ class InferenceClient:
             ],
         )
 
+    def _indices(self, environments: Sequence[int]) -> np.ndarray:
+        indices, count = np.asarray(environments), len(self._everyone)
+        if (
+            indices.ndim != 1
+            or indices.dtype.kind not in "iu"
+            or not 1 <= len(indices) <= count
+            or not (0 <= indices.min() and indices.max() < count)
+        ):
+            raise InvalidRequest(
+                f"environments: expected 1 to {count} integers of 0 to {count - 1}, found {environments}"
+            )
+        return indices.astype(tensors.INDEX)
+
     def _exchange(self, step: pb.Step) -> pb.Actions:
         """Send a step and wait for its answer, in as many streams as it takes."""
+        if self._abandoned:
+            self._start_over()
         failure: RequestError | None = None
+        attempts = self._attempts()
         while True:
             if self._stream is None:
-                self._connect(failure)
+                self._connect(attempts, failure)
             stream = cast(_Stream, self._stream)
             try:
                 return self._runner.run(stream.exchange(step, self._answer_timeout_seconds))
@@ -204,9 +231,21 @@ class InferenceClient:
                     raise
                 logger.warning("lost the learner: %s", error)
                 failure = error
+            except KeyboardInterrupt:
+                self._abandoned = True
+                raise
 
-    def _connect(self, failure: RequestError | None) -> None:
-        for _ in self._retry.attempts(lambda seconds: self._runner.run(asyncio.sleep(seconds))):
+    def _start_over(self) -> None:
+        """Leave the session whose last step was given up by Ctrl-C: the next step need not follow it."""
+        self._runner.run(self._close(""))
+        self._token = b""
+        self._abandoned = False
+
+    def _attempts(self) -> Iterator[int]:
+        return self._retry.attempts(lambda seconds: self._runner.run(asyncio.sleep(seconds)))
+
+    def _connect(self, attempts: Iterator[int], failure: RequestError | None) -> None:
+        for _ in attempts:
             stream = self._runner.run(_Stream.dial(self._server))
             try:
                 opened = self._runner.run(stream.open(self._opening(), self._answer_timeout_seconds))
@@ -265,6 +304,10 @@ class _Stream:
 
     async def exchange(self, step: pb.Step, timeout_seconds: float) -> pb.Actions:
         message = await self._round_trip(pb.ClientMessage(step=step), timeout_seconds)
+        if message.actions.sequence != step.sequence:
+            raise LearnerError(
+                f"sequence: expected an answer to {step.sequence}, found {message.actions.sequence}"
+            )
         return message.actions
 
     async def close(self, error: str) -> None:
@@ -283,6 +326,10 @@ class _Stream:
         await self._channel.close()
 
     async def _round_trip(self, message: pb.ClientMessage, timeout_seconds: float) -> pb.ServerMessage:
+        # A stream that ended while nobody looked: two turns of the event loop bring its status, which a
+        # write would replace by an internal error.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._call.write(message)
@@ -297,6 +344,6 @@ class _Stream:
 
     async def _failure(self) -> RequestError:
         code, details = await self._call.code(), await self._call.details() or "no details"
-        if code in _BROKEN or code is grpc.StatusCode.OK:
+        if code in _BROKEN or code is grpc.StatusCode.OK or details == _WRITE_FAILED:
             return NotServing(details)
         return from_status(code, details)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class RetryPolicy:
     """Exponential backoff with full jitter, and when to give up.
 
-    The delay before attempt n is drawn evenly from 0 to `initial_seconds * 2**n`, at most
+    The delay after attempt n, counted from 0, is drawn evenly from 0 to `initial_seconds * 2**n`, at most
     `max_seconds`; so a thousand actors that lost their learner together do not return together.
     """
 

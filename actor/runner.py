@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from protos.errors import SeedbedError
@@ -22,7 +22,10 @@ class Runner(Protocol):
         """The coroutine's result.
 
         Raises:
-            Interrupted: `interrupt` was called, now or before.
+            Interrupted: `interrupt` was called, now or before. What the coroutine has begun is left
+                alone: cancelling it would cancel its stream, and the session could not be closed on it
+                any more.
+            RuntimeError: the runner has finished.
         """
         ...
 
@@ -51,36 +54,46 @@ class HereRunner:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._interrupted = False
+        self._finishing = False
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        _check_open(self._loop, coroutine)
+        if self._is_interrupted():
+            coroutine.close()
+            raise Interrupted("interrupted")
         task = self._loop.create_task(coroutine)
-        if self._interrupted:
-            task.cancel()
         try:
             return self._loop.run_until_complete(task)
-        except asyncio.CancelledError:
-            raise Interrupted("interrupted") from None
         except RuntimeError:
-            # The loop was stopped. The task is left alone: cancelling it would cancel the stream, and
-            # the session could not be closed on it any more.
-            if task.done():
-                raise
-            task.add_done_callback(_ignore)
-            raise Interrupted("interrupted") from None
+            if self._is_interrupted() and not task.done():
+                raise Interrupted("interrupted") from None
+            # The coroutine's own, or another loop runs in this thread.
+            task.cancel()
+            raise
+        finally:
+            if not task.done():
+                task.add_done_callback(_ignore)
 
     def interrupt(self) -> None:
         self._interrupted = True
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        with suppress(RuntimeError):  # The loop is closed.
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _is_interrupted(self) -> bool:
+        return self._interrupted
+
+    def _stop(self) -> None:
+        if not self._finishing:
+            self._loop.stop()
 
     def finish(self, coroutine: Coroutine[Any, Any, None]) -> None:
         if self._loop.is_closed():
             coroutine.close()
             return
-        if self._interrupted:
-            # The stop that `interrupt` scheduled may not have been met by a run; it is met here.
-            self._loop.call_soon(self._loop.stop)
-            self._loop.run_forever()
+        self._finishing = True
+        # A stop that was scheduled may not have been met by a run; it is met here.
+        self._loop.call_soon(self._loop.stop)
+        self._loop.run_forever()
         self._loop.run_until_complete(coroutine)
         self._loop.run_until_complete(_cancel_rest(self._loop))
         self._loop.close()
@@ -91,25 +104,33 @@ class ThreadRunner:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._interrupted = False
-        self._future: Future[Any] | None = None
+        self._interrupted: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._loop.run_forever, name="client", daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        self._future = future
-        if self._interrupted:
-            future.cancel()
-        try:
-            return future.result()
-        except CancelledError:
-            raise Interrupted("interrupted") from None
+        _check_open(self._loop, coroutine)
+        return asyncio.run_coroutine_threadsafe(self._until_interrupted(coroutine), self._loop).result()
+
+    async def _until_interrupted(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        if self._interrupted.done():
+            coroutine.close()
+            raise Interrupted("interrupted")
+        task = self._loop.create_task(coroutine)
+        task.add_done_callback(_ignore)
+        either: list[asyncio.Future[Any]] = [task, self._interrupted]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Interrupted("interrupted")
+        return task.result()
 
     def interrupt(self) -> None:
-        self._interrupted = True
-        if self._future is not None:
-            self._future.cancel()
+        with suppress(RuntimeError):  # The loop is closed.
+            self._loop.call_soon_threadsafe(self._set_interrupted)
+
+    def _set_interrupted(self) -> None:
+        if not self._interrupted.done():
+            self._interrupted.set_result(None)
 
     def finish(self, coroutine: Coroutine[Any, Any, None]) -> None:
         if self._loop.is_closed():
@@ -120,6 +141,12 @@ class ThreadRunner:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _check_open(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, object]) -> None:
+    if loop.is_closed():
+        coroutine.close()
+        raise RuntimeError("the client is closed")
 
 
 def _ignore(task: "asyncio.Task[Any]") -> None:

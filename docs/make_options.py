@@ -90,21 +90,24 @@ def _value(value: Any) -> str:
         return f"`{list(value)}`"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f'`"{value}"`' if isinstance(value, str) else f"`{value:,}`".replace(",", "_")
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value:_}`"
 
 
 def _range(entry: Field[Any], hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return ", ".join(f"`{choice}`" for choice in typing.get_args(hint))
     words = {"at_least": "at least", "at_most": "at most", "above": "more than"}
-    bounds = [f"{text} {entry.metadata[key]:,}" for key, text in words.items() if key in entry.metadata]
-    return ", ".join(bounds).replace(",000", "_000") if bounds else "-"
+    bounds = [f"{text} {entry.metadata[key]:_}" for key, text in words.items() if key in entry.metadata]
+    return ", ".join(bounds) if bounds else "-"
 
 
 def _presets() -> Iterator[str]:
     yield "## Presets\n\nSettings that `--preset` stands for; what you say yourself goes before them.\n"
     for name, values in PRESETS.items():
-        settings = ", ".join(f"`{option} = {value}`" for option, value in values.items())
+        settings = ", ".join(
+            f"`{option} = {value:_}`" if isinstance(value, int) else f"`{option} = {value}`"
+            for option, value in values.items()
+        )
         yield f"- `{name}`: {settings or 'nothing; the defaults'}"
     yield "\n`auto`, the default, takes `atari` for environments called `ALE/...`, else `none`.\n"
 

@@ -1,7 +1,10 @@
-"""Your own loop: everything that an actor must do, in ten lines. Start a learner first.
+"""Your own loop: everything that an actor must do, in ten lines.
 
-seedbed learner --total-steps 20000
-python examples/ten_lines.py
+    seedbed learner --total-steps 20000
+    python examples/ten_lines.py
+
+The two may be started in either order, and on different machines: give the learner's address as the
+argument.
 """
 
 import sys

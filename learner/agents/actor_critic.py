@@ -38,7 +38,7 @@ class ActorCriticPolicy:
     def __init__(self, spec: EnvironmentSpec, options: AgentOptions, seed: int) -> None:
         rng = np.random.default_rng(seed)
         self.distribution = make_distribution(spec.action)
-        self._network = Network(spec.observation, options, rng)
+        self._network = Network(spec.observation, options, rng, heads=2)
         features = self._network.features
         self._policy_head = PolicyHead(features, self.distribution, rng)
         self._value_head = ValueHead(features, rng)
@@ -59,8 +59,8 @@ class ActorCriticPolicy:
     def act(
         self, inputs: ActInputs, state: State, *, seed: Tensor, greedy: bool
     ) -> tuple[ActOutputs, State]:
-        features, state = self._network.step(inputs.observation, state)
-        parameters = self._policy_head(features)
+        (for_policy, for_value), state = self._network.step(inputs.observation, state)
+        parameters = self._policy_head(for_policy)
         if greedy:
             action = self.distribution.mode(parameters)
         else:
@@ -68,17 +68,17 @@ class ActorCriticPolicy:
         record = {
             "action": action,
             "log_prob": self.distribution.log_prob(parameters, action),
-            "value": self._value_head(features),
+            "value": self._value_head(for_value),
         }
         return ActOutputs(self.distribution.to_environment(action), record), state
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Parameters and values of all rows, as the present weights have them."""
         features, _ = self._network.unroll(batch.observation, batch.first, batch.initial_state)
-        length = features.shape[0]
-        rows = tf.reshape(features, [-1, features.shape[2]])
-        parameters = self._policy_head(rows)
+        for_policy, for_value = (tf.reshape(x, [-1, x.shape[2]]) for x in features)
+        parameters = self._policy_head(for_policy)
+        length = batch.first.shape[0]
         return Evaluation(
             tf.reshape(parameters, [length, -1, parameters.shape[1]]),
-            tf.reshape(self._value_head(rows), [length, -1]),
+            tf.reshape(self._value_head(for_value), [length, -1]),
         )

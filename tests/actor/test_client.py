@@ -197,13 +197,13 @@ def test_wrong_steps_are_refused_before_they_are_sent(
         assert client.act(restart(observation(1, 2), 2)).tolist() == [1, 2], "nothing is lost"
 
 
-@pytest.mark.parametrize("environments", [[], [0, 1, 2], [[0, 1]], [True, False], [0.5, 1]])
+@pytest.mark.parametrize("environments", [[], [0, 1, 2], [[0, 1]], [True, False], [0.5, 1], [0, 2], [-1]])
 def test_wrong_lists_of_environments_are_refused_before_they_are_sent(
     learner: FakeLearner, environments: Any
 ) -> None:
     requests = kept(learner)
     with connect(learner.address, num_environments=2) as client:
-        with pytest.raises(InvalidRequest, match="^environments: expected 1 to 2 integers, found "):
+        with pytest.raises(InvalidRequest, match="^environments: expected 1 to 2 integers of 0 to 1, found "):
             client.act(restart(observation(1, 2), 2), environments)
         assert requests == []
 
@@ -334,8 +334,6 @@ def test_interrupt_while_the_learner_starts(address: str, interrupting: Interrup
         learner.server.open_lanes(learner.lanes)
         with connect(address) as other:
             assert other.act(restart(np.float32([1, 0]))) == 1
-        assert learner.next_dropped() == [0]
-        assert learner.server.statistics()["count_sessions_begun"] == 1
 
 
 def test_interrupt_in_backoff(address: str, interrupting: Interrupting) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,8 +27,16 @@ ROWS = 61
 class Actor:
     """A real client and the actor's real loop, in a thread."""
 
-    def __init__(self, address: str, numbers: list[int], *, one_by_one: bool = False) -> None:
+    def __init__(
+        self,
+        address: str,
+        numbers: list[int],
+        *,
+        on_failure: Callable[[], object],
+        one_by_one: bool = False,
+    ) -> None:
         self.environments = ScriptedEnvironments(numbers)
+        self._on_failure = on_failure
         self._one_by_one = one_by_one
         self._client = InferenceClient(
             address,
@@ -55,7 +64,9 @@ class Actor:
                 else:
                     run_actor(self.environments, client, stopped=self._stopped)
         except BaseException as error:  # noqa: BLE001 - `join` raises it again
+            import traceback; traceback.print_exc()
             self._errors.append(error)
+            self._on_failure()
 
     def _stopped(self) -> bool:
         return all(len(history.actions) >= ROWS for history in self.environments.histories)
@@ -88,14 +99,21 @@ def test_every_step_arrives_once_in_order_as_it_happened(
     with ExitStack() as stack:
         serving = stack.enter_context(ServingLearner("127.0.0.1:0", tmp_path, monkeypatch, options))
         proxy = stack.enter_context(Proxy(serving.server.port))
-        breaks = {8: proxy.cut, 16: proxy.reset}
-        serving.agent.on_update = lambda batches: breaks.get(batches, lambda: None)()
+        stop = serving.learner.stop_training
         actors = [
-            Actor(serving.address, [1]),
-            Actor(serving.address, [2, 3]),
-            Actor(proxy.address, [4, 5, 6]),
-            Actor(serving.address, [7, 8], one_by_one=True),
+            Actor(serving.address, [1], on_failure=stop),
+            Actor(serving.address, [2, 3], on_failure=stop),
+            Actor(proxy.address, [4, 5, 6], on_failure=stop),
+            Actor(serving.address, [7, 8], on_failure=stop, one_by_one=True),
         ]
+        breaks = [(15, proxy.cut), (35, proxy.reset)]
+        proxied = actors[2].environments.histories[0]
+
+        def break_connection(batches: int) -> None:
+            if breaks and len(proxied.actions) >= breaks[0][0]:
+                breaks.pop(0)[1]()
+
+        serving.agent.on_update = break_connection
         unrolls = 8 * ((ROWS - 1) // UNROLL_LENGTH)
         serving.train(unrolls // BATCH_SIZE)
         for actor in actors:

@@ -50,11 +50,11 @@ def test_unroll_equals_acting_step_by_step(case: str) -> None:
     np.testing.assert_allclose(log_prob, batch.record["log_prob"], rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("case", ["image, stacked, lstm", "mixed"])
+@pytest.mark.parametrize("case", ["vector, lstm", "image, stacked, lstm", "mixed"])
 def test_the_memory_after_an_unroll_equals_that_of_acting(case: str) -> None:
     observation, options = CASES[case]
     spec = samples.spec(observation)
-    network = Network(spec.observation, AgentOptions(**options), np.random.default_rng(0))
+    network = Network(spec.observation, AgentOptions(**options), np.random.default_rng(0), heads=2)
     rng = np.random.default_rng(1)
     leaves = [samples.draw_leaf(leaf, (6, 4), rng) for leaf in spec.observation]
     first = rng.random((6, 4)) < 0.3
@@ -142,8 +142,8 @@ def test_an_image_may_have_its_channels_first(torso: Any) -> None:
     images = np.random.default_rng(1).integers(0, 256, (2, 24, 20, 3), np.uint8)
     past = images[:, None][:, :, ::-1]
 
-    expected, _ = by_last.step([tf.constant(images)], {"frames_0": tf.constant(past)})
-    found, _ = by_first.step(
+    (expected,), _ = by_last.step([tf.constant(images)], {"frames_0": tf.constant(past)})
+    (found,), _ = by_first.step(
         [tf.constant(images.transpose(0, 3, 1, 2))],
         {"frames_0": tf.constant(past.transpose(0, 1, 4, 2, 3))},
     )
@@ -175,9 +175,19 @@ def test_no_two_layers_start_alike() -> None:
 
     kernels = [v.numpy() for name, v in policy.trainable.items() if "mlp" in name and "kernel" in name]
 
-    assert len(kernels) == 3
-    assert not np.array_equal(kernels[0], kernels[1])
-    assert not np.array_equal(kernels[1], kernels[2])
+    assert len(kernels) == 6  # Three of the policy's tower, three of the value's.
+    assert len({kernel.tobytes() for kernel in kernels}) == 6
+
+
+@pytest.mark.parametrize(("observation", "shared"), [(samples.VECTOR, False), (samples.IMAGE, True)])
+def test_heads_share_convolutions_only(observation: spaces.Space[Any], shared: bool) -> None:
+    spec = samples.spec(observation)
+    network = Network(spec.observation, AgentOptions(), np.random.default_rng(0), heads=2)
+    row = samples.draw_leaf(spec.observation[0], (3,), np.random.default_rng(1))
+
+    (one, other), _ = network.step([tf.constant(row)], {})
+
+    assert np.array_equal(one, other) == shared
 
 
 @pytest.mark.parametrize(
@@ -203,7 +213,7 @@ def test_the_least_image_of_the_shallow_torso() -> None:
     spec = samples.spec(spaces.Box(0, 255, (20, 20, 1), np.uint8))
     network = Network(spec.observation, AgentOptions(), np.random.default_rng(0))
 
-    features, _ = network.step([tf.zeros((2, 20, 20, 1), tf.uint8)], {})
+    (features,), _ = network.step([tf.zeros((2, 20, 20, 1), tf.uint8)], {})
 
     assert features.shape == (2, 256)
 

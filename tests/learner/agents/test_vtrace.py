@@ -34,12 +34,13 @@ def numpy_losses(
 ) -> tuple[dict[str, float], Any]:
     """The agent's losses, written again for one tanh layer; `targets` are V-trace's if given."""
     arrays = {name: np.asarray(v, np.float64) for name, v in weights.items()}
-    x = np.tanh(
-        batch.observation[0].numpy().astype(np.float64) @ arrays["network/encoder/mlp/dense_0/kernel"]
-        + arrays["network/encoder/mlp/dense_0/bias"]
+    observation = batch.observation[0].numpy().astype(np.float64)
+    for_policy, for_value = (
+        np.tanh(observation @ arrays[f"{tower}/kernel"] + arrays[f"{tower}/bias"])
+        for tower in ("network/tower_0/encoder/mlp/dense_0", "network/tower_1/encoder/mlp/dense_0")
     )
-    logits = x @ arrays["policy_head/kernel"] + arrays["policy_head/bias"]
-    values = (x @ arrays["value_head/kernel"] + arrays["value_head/bias"])[..., 0]
+    logits = for_policy @ arrays["policy_head/kernel"] + arrays["policy_head/bias"]
+    values = (for_value @ arrays["value_head/kernel"] + arrays["value_head/bias"])[..., 0]
     terminated = batch.terminated.numpy()
     valid = ~(terminated | batch.truncated.numpy())[:-1]
     actions = batch.record["action"].numpy()
@@ -237,8 +238,8 @@ def test_variables_have_readable_names() -> None:
     names = list(build(samples.spec()).variables)
 
     assert names[:2] == [
-        "policy/network/encoder/mlp/dense_0/kernel",
-        "policy/network/encoder/mlp/dense_0/bias",
+        "policy/network/tower_0/encoder/mlp/dense_0/kernel",
+        "policy/network/tower_0/encoder/mlp/dense_0/bias",
     ]
     assert {"optimizer/slot_000", "optimizer/skipped_updates"} <= set(names)
 

@@ -1,0 +1,67 @@
+"""Results as Markdown tables, and as one JSON object on the last line."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.measure import QUIET, Window
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table; numbers with three significant digits or more."""
+    lines = [headers, ["---"] * len(headers), *([text(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def text(value: Any) -> str:
+    """A cell: 12,345 and 12.3 and 0.0123 and -."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool | str) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    digits = 2 if value == 0 or not math.isfinite(value) else 2 - math.floor(math.log10(abs(value)))
+    return f"{value:.{max(digits, 0)}f}"
+
+
+def warning(windows: Mapping[str, Window]) -> str:
+    """A line for each window that was disturbed too much to be trusted; empty if none was."""
+    return "\n".join(
+        f"NOT QUIET while {name} was measured: other processes took {100 * window.foreign_cpu:.0f} % of "
+        f"the machine and the hypervisor {100 * window.steal:.0f} %, of at most {100 * QUIET:.0f} %: "
+        "run it again"
+        for name, window in windows.items()
+        if not window.quiet
+    )
+
+
+def whole(
+    name: str,
+    machine: Mapping[str, Any],
+    options: Any,
+    result: Mapping[str, Any],
+    windows: Mapping[str, Window],
+) -> dict[str, Any]:
+    """The object for `show`: what was measured, and everything that it depends on."""
+    return {
+        "benchmark": name,
+        "options": asdict(options),
+        "machine": dict(machine),
+        **result,
+        "quiet": all(window.quiet for window in windows.values()),
+        "windows": {key: window.disturbance() for key, window in windows.items()},
+    }
+
+
+def show(parts: Sequence[str], result: Mapping[str, Any], as_json: bool) -> None:
+    """Print the parts that are not empty, and the whole `result` on the last line if asked to.
+
+    Raises:
+        ValueError: a number in it is not finite.
+    """
+    print("\n\n".join(part for part in parts if part))
+    if as_json:
+        print(json.dumps(result, allow_nan=False))

@@ -1,0 +1,200 @@
+"""The acting half of the learner as a process of its own: the parts of `learner.app.Learner` from the
+server to the unrolls, with a thread in the trainer's place that takes unrolls and throws them away."""
+
+import dataclasses
+import threading
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from benchmarks.children import commands, raise_file_limit, with_port
+from benchmarks.measure import thread_cpu_seconds
+from benchmarks.worlds import sample
+from learner.config import LearnerOptions
+from learner.experience.unroll_queue import UnrollQueue
+from learner.experience.unrolls import Steps, UnrollPool, UnrollWriter
+from learner.serving.batcher import Batcher, InferenceBatch
+from learner.serving.server import InferenceServer
+from learner.serving.service import Lane
+from learner.serving.slots import Slots
+from learner.telemetry.episodes import EpisodeTracker
+from learner.telemetry.logs import import_tensorflow
+from learner.telemetry.statistics import BusyClock
+from learner.threads import Threads
+from protos import inference_pb2 as pb
+from protos.specs import EnvironmentSpec
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the learner is to be. `options` say how many environments and how large a batch."""
+
+    address: str
+    spec: EnvironmentSpec
+    options: LearnerOptions
+    record: bool
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What the learner has done by now."""
+
+    time: float
+    """of `time.monotonic`"""
+    rows: int
+    batches: int
+    thread_cpu_seconds: dict[str, float]
+    """of threads that Python started; what gRPC and TensorFlow start is not in it"""
+
+
+def run_learner(connection: Connection, setup: Setup) -> None:
+    """The process: says its address once it serves, then answers `counters` and `policy`. Ends when the
+    pipe closes."""
+    raise_file_limit()
+    import_tensorflow()
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(setup.options.tf_threads)
+    serving = ServingLearner(setup)
+    connection.send(serving.start())
+    for command, *arguments in commands(connection):
+        connection.send(getattr(serving, command)(*arguments))
+    serving.close()
+
+
+class ServingLearner:
+    """Serves, records and never trains."""
+
+    def __init__(self, setup: Setup) -> None:
+        # Imported here: everything below needs TensorFlow.
+        from learner.agents.build import make_agent
+        from learner.serving.inference import InferenceWorker, PolicyFunction
+        from learner.training.weights import PublishedWeights
+
+        options, spec = setup.options, setup.spec
+        self._spec, self._options, self._address = spec, options, setup.address
+        slots, max_rows = options.max_environments, options.inference_batch_size
+        self._server = InferenceServer(setup.address, lease_seconds=options.lease_seconds)
+        self._threads = Threads(on_failure=lambda: None)  # `counters` raises it
+        policy = make_agent(options, spec, total_updates=1, seed=options.seed).policy
+        self._batcher = Batcher(
+            spec.observation,
+            max_rows=max_rows,
+            scratch_slot=slots,
+            num_threads=options.inference_threads,
+        )
+        self._policy = PolicyFunction(
+            policy, spec.observation, num_slots=slots, max_rows=max_rows, seed=options.seed
+        )
+        self._policy.warm_up(InferenceBatch(spec.observation, max_rows, slots))
+        self._weights = PublishedWeights(lambda: None)
+
+        capacity = options.queue_capacity or options.batch_size
+        self._queue = UnrollQueue(capacity)
+        self._pool = UnrollPool(self._policy.layout, options.unroll_length, 2 * slots + capacity)
+        self._writer = UnrollWriter(self._pool, self._queue, slots)
+        self._episodes = EpisodeTracker(slots)
+        record = self._record if setup.record else lambda steps: True
+        self._workers = [
+            InferenceWorker(self._batcher, self._policy, self._weights, BusyClock(), record)
+            for _ in range(options.inference_threads)
+        ]
+        self._slots = Slots(slots)
+
+    def start(self) -> str:
+        """Serve; returns the address to connect to."""
+        self._server.start()
+        for index, worker in enumerate(self._workers):
+            self._threads.start(f"inference thread {index}", worker.run)
+        self._threads.start("consumer", self._consume)
+        lane = Lane(
+            spec=self._spec,
+            slots=self._slots,
+            max_rows=self._batcher.max_rows,
+            submit=self._batcher.submit,
+            version=lambda: self._weights.version,
+            drop=self._writer.drop,
+        )
+        self._server.open_lanes({pb.TRAIN: lane})
+        return with_port(self._address, self._server.port)
+
+    def close(self) -> None:
+        self._queue.close()
+        self._batcher.close()
+        self._server.close()
+
+    # Commands -----------------------------------------------------------------------------------
+
+    def counters(self) -> Counters:
+        self._threads.raise_failure()
+        threads = {
+            thread.name: thread_cpu_seconds(thread.native_id)
+            for thread in threading.enumerate()
+            if thread.native_id is not None
+        }
+        batches = self._batcher.statistics()
+        return Counters(time.monotonic(), int(batches["rows"]), int(batches["batches"]), threads)
+
+    def policy(self, rows: int, seconds: float) -> float:
+        """Rows a second of the policy alone, on ready-made batches of `rows`, in as many threads as
+        serve. The streams must be idle."""
+        ends = time.monotonic() + seconds
+        calls: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: calls.append(self._call_until(ends, rows)))
+            for _ in self._workers
+        ]
+        began = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(calls) * rows / (time.monotonic() - began)
+
+    def _call_until(self, ends: float, rows: int) -> int:
+        options, calls = self._options, 0
+        batch = ready_batch(self._spec, rows, self._batcher.max_rows, options.max_environments)
+        while time.monotonic() < ends:
+            self._policy(batch)
+            calls += 1
+        return calls
+
+    # Experience ---------------------------------------------------------------------------------
+
+    def _record(self, steps: Steps) -> bool:
+        """As `learner.app.Learner` does."""
+        self._episodes.observe(
+            steps.slots,
+            steps.reward,
+            steps.first,
+            steps.terminated,
+            steps.truncated,
+            steps.lease_start,
+        )
+        return self._writer.append(steps)
+
+    def _consume(self) -> None:
+        while (columns := self._queue.take(self._options.batch_size)) is not None:
+            self._pool.release(columns)
+
+
+def ready_batch(spec: EnvironmentSpec, rows: int, max_rows: int, scratch_slot: int) -> InferenceBatch:
+    """A batch of `rows` random rows in the middle of their episodes."""
+    batch = InferenceBatch(spec.observation, max_rows, scratch_slot)
+    for buffer, leaf in zip(
+        batch.observation, sample(spec, rows, np.random.default_rng(0)), strict=True
+    ):
+        buffer[:rows] = leaf
+    batch.reward[:rows] = 1
+    batch.slots[:rows] = np.arange(rows)
+    batch.size = rows
+    return batch
+
+
+def local_options(options: LearnerOptions, environments: int) -> LearnerOptions:
+    """`options` with the slots and the batch that `seedbed train` has for so many local environments."""
+    return dataclasses.replace(
+        options, max_environments=2 * environments, inference_batch_size=environments
+    )

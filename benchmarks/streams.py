@@ -1,0 +1,123 @@
+"""Closed-loop streams with next to no client behind them: what loads a server, rather than a library.
+
+Messages are bytes here, so that the loading side costs as little as gRPC itself does.
+"""
+
+import asyncio
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+import grpc
+import numpy as np
+
+from benchmarks.children import commands, raise_file_limit
+from protos import inference_pb2 as pb
+
+ACT = "/seedbed.v1.Inference/Act"
+
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Otherwise all channels of a process would share one connection.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+MAX_OPENING = 32
+"""Streams that open at once: a burst of a thousand would wait for each other."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What each of `count` streams says."""
+
+    address: str
+    count: int
+    step: bytes
+    """the step message"""
+    opening: bytes = b""
+    """the message before; empty for none. With one, each step gets a sequence number of its own."""
+    closing: bytes = b""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What the streams of a process saw in a window."""
+
+    messages: int
+    round_trip_seconds: np.ndarray
+    """float64 [messages]"""
+
+
+def run_streams(connection: Connection, plan: Plan, stopped: Any) -> None:
+    """A client process: says "open" once all streams are, runs them until `stopped`, and then answers
+    `(start, stop)` with the `Traffic` of that window."""
+    raise_file_limit()
+    stamps = array("d")
+    asyncio.run(_run(connection, plan, stopped, stamps))
+    times = np.frombuffer(stamps).reshape(-1, 2)
+    for start, stop in commands(connection):
+        inside = times[(times[:, 1] >= start) & (times[:, 1] < stop)]
+        connection.send(Traffic(len(inside), inside[:, 1] - inside[:, 0]))
+
+
+async def _run(connection: Connection, plan: Plan, stopped: Any, stamps: "array[float]") -> None:
+    opening = asyncio.Semaphore(MAX_OPENING)
+    streams = await asyncio.gather(*(_Stream.open(plan, opening) for _ in range(plan.count)))
+    connection.send("open")
+    await asyncio.gather(*(stream.exchange(lambda: bool(stopped.value), stamps) for stream in streams))
+    await asyncio.gather(*(stream.close() for stream in streams))
+
+
+class _Stream:
+    """One stream in a connection of its own."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._channel = grpc.aio.insecure_channel(plan.address, options=CHANNEL_OPTIONS)
+        # Without serializers gRPC hands bytes through.
+        self._call: Any = self._channel.stream_stream(ACT)()
+        self._message = pb.ClientMessage.FromString(plan.step) if plan.opening else None
+
+    @classmethod
+    async def open(cls, plan: Plan, opening: asyncio.Semaphore) -> "_Stream":
+        async with opening:
+            stream = cls(plan)
+            # A stream that has nothing to open with is open once its first step is answered.
+            await stream._round_trip(plan.opening or plan.step)
+        return stream
+
+    async def exchange(self, stopped: Callable[[], bool], stamps: "array[float]") -> None:
+        sequence = 0
+        while not stopped():
+            sequence += 1
+            message = self._numbered(sequence)
+            began = time.monotonic()
+            await self._round_trip(message)
+            stamps.extend((began, time.monotonic()))
+
+    async def close(self) -> None:
+        if self._plan.closing:
+            await self._call.write(self._plan.closing)
+        await self._call.done_writing()
+        await self._call.code()
+        await self._channel.close()
+
+    def _numbered(self, sequence: int) -> bytes:
+        if self._message is None:
+            return self._plan.step
+        self._message.step.sequence = sequence
+        return self._message.SerializeToString()
+
+    async def _round_trip(self, message: bytes) -> bytes:
+        await self._call.write(message)
+        answer = await self._call.read()
+        if answer is grpc.aio.EOF:
+            raise RuntimeError(
+                f"expected an answer, found the stream's end: {await self._call.code()}, "
+                f"{await self._call.details()}"
+            )
+        return cast(bytes, answer)

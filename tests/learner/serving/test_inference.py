@@ -1,0 +1,282 @@
+"""The policy function over its state tables, and the worker around it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from learner.experience.unrolls import RowSpec, Steps
+from learner.serving.batcher import LEASE_START, InferenceBatch, Request
+from learner.serving.env_state import StateTables
+from learner.serving.inference import InferenceWorker, PolicyAnswer, PolicyFunction, bucket_sizes
+from learner.telemetry.statistics import BusyClock
+from learner.training.weights import PublishedWeights
+from protos import inference_pb2 as pb
+from tests.fakes import SPEC, SumPolicy, observation
+
+SLOTS = 10
+MAX_ROWS = 6
+
+
+def make_function(policy: SumPolicy | None = None, **options: Any) -> PolicyFunction:
+    arguments = {"num_slots": SLOTS, "max_rows": MAX_ROWS, "seed": 1, **options}
+    return PolicyFunction(policy or SumPolicy(), SPEC.observation, **arguments)
+
+
+def make_batch(
+    slots: list[int], numbers: list[float], flags: int | list[int] = 0, reply: Any = None
+) -> InferenceBatch:
+    """A batch of one request, in a buffer whose padding holds the rest of an earlier one."""
+    batch = InferenceBatch(SPEC.observation, MAX_ROWS, SLOTS)
+    for rows, shown, bits in (
+        (list(range(MAX_ROWS)), [500.0] * MAX_ROWS, 0),
+        (slots, numbers, flags),
+    ):
+        batch.clear()
+        batch.add(
+            Request(
+                slots=np.array(rows, np.int32),
+                observation=[observation(*shown)],
+                reward=np.zeros(len(rows), np.float32),
+                flags=np.broadcast_to(np.array(bits, np.uint8), len(rows)),
+                reply=reply or (lambda actions, version: None),
+            )
+        )
+    return batch
+
+
+def act(function: PolicyFunction, slots: list[int], numbers: list[float], flags: Any = 0) -> list[int]:
+    actions: list[int] = function(make_batch(slots, numbers, flags)).action.tolist()
+    return actions
+
+
+@pytest.mark.parametrize(
+    ("largest", "sizes"),
+    [
+        (1, [1]),
+        (2, [1, 2]),
+        (5, [1, 2, 3, 4, 5]),
+        (6, [1, 2, 3, 4, 6]),
+        (100, [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 100]),
+    ],
+)
+def test_buckets_grow_by_half_at_most_and_end_with_the_largest(largest: int, sizes: list[int]) -> None:
+    assert bucket_sizes(largest) == sizes
+
+
+def test_each_environment_has_a_memory_of_its_own() -> None:
+    function = make_function()
+    assert act(function, [3, 1], [10, 20]) == [10, 20]
+    assert act(function, [1], [5]) == [25]
+    assert act(function, [0, 1, 3], [1, 2, 3]) == [1, 27, 13]
+
+
+def test_batches_are_padded_to_the_next_bucket_and_padding_shows_nowhere() -> None:
+    function = make_function()
+    for size, bucket in [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 6)]:
+        answer = function(make_batch(list(range(size)), [1.0] * size, pb.FIRST))
+        assert answer.action.tolist() == [1] * size
+        assert answer.record["rows"].tolist() == [bucket] * size
+        assert answer.record["slot"].tolist() == list(range(size))
+        assert set(answer.record) == set(function.layout.record)
+
+
+def test_padding_changes_no_environments_memory() -> None:
+    function = make_function()
+    act(function, [0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6])
+    for _ in range(3):
+        act(function, [6, 7, 8, 9, 5], [0, 0, 0, 0, 10])  # one row of padding, with leftovers in it
+    assert act(function, [0, 1, 2, 3, 4, 5], [0] * 6) == [1, 2, 3, 4, 5, 36]
+    assert act(function, [6, 7, 8, 9], [0] * 4) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("flag", [pb.FIRST, LEASE_START, pb.FIRST | LEASE_START])
+def test_memory_starts_afresh_with_an_episode_and_with_a_lease(flag: int) -> None:
+    function = make_function()
+    act(function, [0, 1], [10, 20])
+    answer = function(make_batch([0, 1], [1, 2], [flag, pb.TERMINATED | pb.TRUNCATED]))
+    assert answer.action.tolist() == [1, 22]
+    assert answer.record["reset"].tolist() == [True, False]
+    assert answer.record["steps"].tolist() == [1, 2]
+    assert act(function, [0, 1], [1, 2]) == [2, 24]
+
+
+def test_the_state_before_is_what_the_policy_was_handed() -> None:
+    function = make_function()
+    act(function, [0, 1, 2], [10, 20, 30])
+    first = function(make_batch([2, 0, 1], [1, 1, 1], [0, pb.FIRST, 0]))
+    act(function, [0, 1, 2], [7, 7, 7])
+    state = first.state_before(np.array([2, 0]))
+    assert state["sum"].tolist() == [[20, 0], [30, 0]]
+    assert state["steps"].tolist() == [1, 1]
+    assert first.state_before(np.array([1]))["sum"].tolist() == [[0, 0]]
+
+
+def test_greedy_reaches_the_policy() -> None:
+    assert act(make_function(), [0], [5]) == [5]
+    assert act(make_function(greedy=True), [0], [5]) == [1005]
+
+
+def test_the_policys_variables_are_read_at_each_call() -> None:
+    policy = SumPolicy()
+    function = make_function(policy)
+    assert act(function, [0], [5], pb.FIRST) == [5]
+    policy.offset.assign(100)
+    assert act(function, [0], [5], pb.FIRST) == [105]
+
+
+def test_one_trace_serves_every_size_and_each_bucket_is_warmed() -> None:
+    policy = SumPolicy()
+    function = make_function(policy)
+    function.warm_up(InferenceBatch(SPEC.observation, MAX_ROWS, SLOTS))
+    assert policy.calls.numpy() == len(bucket_sizes(MAX_ROWS))
+    for size in range(1, MAX_ROWS + 1):
+        act(function, list(range(size)), [1.0] * size)
+    assert policy.traces == 1
+
+
+def test_warming_up_touches_no_environments_memory() -> None:
+    function = make_function()
+    batch = make_batch([0], [700])
+    batch.clear()
+    function.warm_up(batch)
+    assert act(function, list(range(6)), [1] * 6) == [1] * 6
+
+
+def test_seeds_differ_by_call_and_repeat_by_run() -> None:
+    def seeds(seed: int) -> list[list[int]]:
+        function = make_function(seed=seed)
+        return [function(make_batch([0], [1])).record["seed"][0].tolist() for _ in range(3)]
+
+    first, second, third = seeds(4)
+    assert first != second != third != first
+    assert seeds(4) == [first, second, third]
+    assert seeds(5) != [first, second, third]
+
+
+def test_the_layout_describes_what_is_stored() -> None:
+    layout = make_function().layout
+    assert layout.observation == SPEC.observation
+    assert layout.record == {
+        "slot": RowSpec((), np.dtype(np.int32)),
+        "reset": RowSpec((), np.dtype(bool)),
+        "steps": RowSpec((), np.dtype(np.int32)),
+        "rows": RowSpec((), np.dtype(np.int32)),
+        "seed": RowSpec((2,), np.dtype(np.int32)),
+    }
+    assert layout.state == {
+        "sum": RowSpec((2,), np.dtype(np.float32)),
+        "steps": RowSpec((), np.dtype(np.int32)),
+    }
+
+
+def test_tables_hold_any_shape_and_dtype_and_zero_the_reset_rows() -> None:
+    specs = {
+        "frames": tf.TensorSpec((2, 3), tf.uint8),
+        "done": tf.TensorSpec((), tf.bool),
+        "core": tf.TensorSpec((1,), tf.float16),
+    }
+    tables = StateTables(specs, 4)
+    assert tables.scratch_slot == 4
+    stored = {
+        "frames": tf.fill((2, 2, 3), tf.constant(9, tf.uint8)),
+        "done": tf.constant([True, True]),
+        "core": tf.constant([[0.5], [1.5]], tf.float16),
+    }
+    tables.scatter(tf.constant([3, 4]), stored)
+    state = tables.gather(tf.constant([4, 3, 3, 0]), tf.constant([False, True, False, False]))
+    assert state["frames"].numpy()[:, 0, 0].tolist() == [9, 0, 9, 0]
+    assert state["done"].numpy().tolist() == [True, False, True, False]
+    assert state["core"].numpy()[:, 0].tolist() == [1.5, 0, 0.5, 0]
+    assert {name: value.dtype for name, value in state.items()} == {
+        name: spec.dtype for name, spec in specs.items()
+    }
+
+
+# The worker -------------------------------------------------------------------------------------
+
+
+class Story:
+    """A worker over given batches, and what happened in which order."""
+
+    def __init__(self, record: Callable[[Steps], bool] = lambda steps: True) -> None:
+        self.events: list[tuple[str, Any]] = []
+        self.weights = PublishedWeights(lambda: None, version=5)
+        self.clock = BusyClock()
+        self._record = record
+
+    def run(self, *batches: InferenceBatch, policy: Any = None) -> None:
+        def record(steps: Steps) -> bool:
+            self.events.append(("recorded", steps.slots.tolist()))
+            return self._record(steps)
+
+        InferenceWorker(batches, policy or make_function(), self.weights, self.clock, record).run()
+
+    def batch(self, slots: list[int], numbers: list[float]) -> InferenceBatch:
+        def reply(actions: np.ndarray, version: int) -> None:
+            self.events.append(("answered", (actions.tolist(), version)))
+
+        return make_batch(slots, numbers, pb.FIRST, reply)
+
+
+def test_each_batch_is_recorded_before_it_is_answered() -> None:
+    story = Story()
+    story.run(story.batch([1, 2], [10, 20]), story.batch([3], [30]))
+    assert story.events == [
+        ("recorded", [1, 2]),
+        ("answered", ([10, 20], 5)),
+        ("recorded", [3]),
+        ("answered", ([30], 5)),
+    ]
+
+
+def test_what_is_recorded_is_the_batch_without_its_padding() -> None:
+    kept: list[Steps] = []
+    story = Story(lambda steps: kept.append(steps) or True)
+    story.run(story.batch([4, 2, 0, 1, 3], [1, 2, 3, 4, 5]))
+    (steps,) = kept
+    assert steps.slots.tolist() == [4, 2, 0, 1, 3]
+    np.testing.assert_array_equal(steps.observation[0], observation(1, 2, 3, 4, 5))
+    assert steps.reward.tolist() == [0] * 5
+    assert steps.flags.tolist() == [pb.FIRST] * 5
+    assert steps.record["slot"].tolist() == [4, 2, 0, 1, 3]
+    assert steps.version == 5
+    assert steps.state_before(np.arange(5))["sum"].shape == (5, 2)
+
+
+def test_it_ends_unanswered_when_nothing_can_be_recorded_any_more() -> None:
+    story = Story(lambda steps: False)
+    story.run(story.batch([1], [10]), story.batch([2], [20]))
+    assert story.events == [("recorded", [1])]
+
+
+def test_the_weights_are_held_while_acting_and_free_while_recording() -> None:
+    function = make_function()
+    held: list[tuple[str, int]] = []
+
+    def policy(batch: InferenceBatch) -> PolicyAnswer:
+        held.append(("acting", story.weights._readers))
+        return function(batch)
+
+    def record(steps: Steps) -> bool:
+        held.append(("recording", story.weights._readers))
+        story.weights.publish(6)  # Would deadlock if they were still held.
+        return True
+
+    story = Story(record)
+    story.run(story.batch([1], [10]), policy=policy)
+    assert held == [("acting", 1), ("recording", 0)]
+    assert story.events[-1] == ("answered", ([10], 5))
+
+
+def test_a_policy_that_fails_ends_the_worker_and_holds_nothing() -> None:
+    def policy(batch: InferenceBatch) -> PolicyAnswer:
+        raise ValueError("boom")
+
+    story = Story()
+    with pytest.raises(ValueError, match="boom"):
+        story.run(story.batch([1], [10]), policy=policy)
+    assert story.events == []
+    story.weights.publish(6)
