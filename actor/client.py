@@ -46,8 +46,7 @@ _OPTIONS = (
 _BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN})
 
 _WRITE_FAILED = "Internal error from Core"
-"""gRPC's details, with INTERNAL, where a write met the stream's end before its status was known: the
-next stream tells."""
+"""gRPC's details, with INTERNAL, where a write met the stream's end."""
 
 
 class InferenceClient:
@@ -205,7 +204,7 @@ class InferenceClient:
             indices.ndim != 1
             or indices.dtype.kind not in "iu"
             or not 1 <= len(indices) <= count
-            or not (0 <= indices.min() and indices.max() < count)
+            or not (indices.min() >= 0 and indices.max() < count)
         ):
             raise InvalidRequest(
                 f"environments: expected 1 to {count} integers of 0 to {count - 1}, found {environments}"
@@ -291,6 +290,8 @@ class _Stream:
     def __init__(self, channel: grpc.aio.Channel, call: Any) -> None:
         self._channel = channel
         self._call = call
+        self._status = (grpc.StatusCode.UNAVAILABLE, "the stream has ended")
+        call.add_done_callback(self._note_status)
 
     @classmethod
     async def dial(cls, server: str) -> "_Stream":
@@ -326,10 +327,6 @@ class _Stream:
         await self._channel.close()
 
     async def _round_trip(self, message: pb.ClientMessage, timeout_seconds: float) -> pb.ServerMessage:
-        # A stream that ended while nobody looked: two turns of the event loop bring its status, which a
-        # write would replace by an internal error.
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._call.write(message)
@@ -343,7 +340,21 @@ class _Stream:
         return cast(pb.ServerMessage, answer)
 
     async def _failure(self) -> RequestError:
-        code, details = await self._call.code(), await self._call.details() or "no details"
-        if code in _BROKEN or code is grpc.StatusCode.OK or details == _WRITE_FAILED:
+        await self._call.code()
+        code, details = self._status
+        if code in _BROKEN or code is grpc.StatusCode.OK:
             return NotServing(details)
         return from_status(code, details)
+
+    def _note_status(self, call: Any) -> None:
+        """Keep the stream's status: a write that meets the stream's end puts an internal error of its
+        own in its place."""
+
+        async def read() -> tuple[grpc.StatusCode, str]:
+            return await call.code(), await call.details() or "no details"
+
+        try:
+            read().send(None)
+        except StopIteration as known:
+            if known.value[1] != _WRITE_FAILED:
+                self._status = known.value

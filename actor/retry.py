@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 class RetryPolicy:
     """Exponential backoff with full jitter, and when to give up.
 
-    The delay after attempt n, counted from 0, is drawn evenly from 0 to `initial_seconds * 2**n`, at most
-    `max_seconds`; so a thousand actors that lost their learner together do not return together.
+    The delay after attempt n, counted from 0, is drawn evenly from 0 to `initial_seconds * 2**n`, at
+    most `max_seconds`; so a thousand actors that lost their learner together do not return together.
     """
 
     initial_seconds: float = 0.1

@@ -61,7 +61,7 @@ class Child:
             ) from None
 
     def close(self) -> None:
-        """End the process: it is given a moment to come to its end once its pipe is closed. Idempotent."""
+        """Close its pipe, give it a moment to come to its end, and end it. Idempotent."""
         self._connection.close()
         self._process.join(5.0)
         if self._process.is_alive():

@@ -40,11 +40,13 @@ class _Echo(grpc.GenericRpcHandler):
     def __init__(self, reply: bytes) -> None:
         self._reply = reply
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         return grpc.stream_stream_rpc_method_handler(self._answer)
 
     async def _answer(
-        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
+        self, requests: AsyncIterator[bytes], context: "grpc.aio.ServicerContext[bytes, bytes]"
     ) -> None:
-        while await context.read() is not grpc.aio.EOF:
+        async for _ in requests:
             await context.write(self._reply)

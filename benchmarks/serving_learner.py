@@ -7,11 +7,9 @@ import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-import numpy as np
-
 from benchmarks.children import commands, raise_file_limit, with_port
 from benchmarks.measure import thread_cpu_seconds
-from benchmarks.worlds import sample
+from benchmarks.ready import ready_batch
 from learner.config import LearnerOptions
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import Steps, UnrollPool, UnrollWriter
@@ -178,19 +176,6 @@ class ServingLearner:
     def _consume(self) -> None:
         while (columns := self._queue.take(self._options.batch_size)) is not None:
             self._pool.release(columns)
-
-
-def ready_batch(spec: EnvironmentSpec, rows: int, max_rows: int, scratch_slot: int) -> InferenceBatch:
-    """A batch of `rows` random rows in the middle of their episodes."""
-    batch = InferenceBatch(spec.observation, max_rows, scratch_slot)
-    for buffer, leaf in zip(
-        batch.observation, sample(spec, rows, np.random.default_rng(0)), strict=True
-    ):
-        buffer[:rows] = leaf
-    batch.reward[:rows] = 1
-    batch.slots[:rows] = np.arange(rows)
-    batch.size = rows
-    return batch
 
 
 def local_options(options: LearnerOptions, environments: int) -> LearnerOptions:

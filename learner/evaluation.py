@@ -30,7 +30,6 @@ from learner.telemetry.run_directory import checkpoints_folder, read_config
 from learner.telemetry.statistics import BusyClock
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
-from learner.training.weights import PublishedWeights
 from protos import inference_pb2 as pb
 from protos import specs
 from protos.errors import ConfigError, RunEnded
@@ -207,6 +206,7 @@ def _actor_command(options: EvaluateOptions, env: str, environments: int, addres
 
 def _serve(policy: "Policy", run: StoredRun, environments: int, tally: Tally, threads: Threads) -> Lane:
     from learner.serving.inference import InferenceWorker, PolicyFunction
+    from learner.training.weights import PublishedWeights
 
     observation = run.spec.observation
     batcher = Batcher(observation, max_rows=environments, scratch_slot=environments)

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class InferenceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """What the learner serves to actors.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,7 +43,8 @@ class InferenceStub(object):
 
 
 class InferenceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """What the learner serves to actors.
+    """
 
     def Act(self, request_iterator, context):
         """One session: an actor's observations in, the policy's actions out.
@@ -68,7 +70,8 @@ def add_InferenceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Inference(object):
-    """Missing associated documentation comment in .proto file."""
+    """What the learner serves to actors.
+    """
 
     @staticmethod
     def Act(request_iterator,

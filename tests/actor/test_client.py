@@ -1,11 +1,9 @@
-"""`InferenceClient` against a learner in this process: steps, refusals, interruption, the end."""
+"""`InferenceClient` against a learner in this process: steps, refusals, the end."""
 
-import asyncio
 import gc
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from actor import InferenceClient, Interrupted, RetryPolicy, TimeStep, restart, transition
+from actor import InferenceClient, TimeStep, restart, transition
 from learner.serving.batcher import Request
 from protos import inference_pb2 as pb
-from protos.errors import InvalidRequest, NotServing, RunEnded, UnsupportedSpace
+from protos.errors import InvalidRequest, RunEnded, UnsupportedSpace
 from protos.specs import from_spaces
 from tests.fakes import ACTIONS, OBSERVATIONS, FakeLearner, LogLines, answer, observation
 
@@ -197,13 +195,17 @@ def test_wrong_steps_are_refused_before_they_are_sent(
         assert client.act(restart(observation(1, 2), 2)).tolist() == [1, 2], "nothing is lost"
 
 
-@pytest.mark.parametrize("environments", [[], [0, 1, 2], [[0, 1]], [True, False], [0.5, 1], [0, 2], [-1]])
+@pytest.mark.parametrize(
+    "environments", [[], [0, 1, 2], [[0, 1]], [True, False], [0.5, 1], [0, 2], [-1]]
+)
 def test_wrong_lists_of_environments_are_refused_before_they_are_sent(
     learner: FakeLearner, environments: Any
 ) -> None:
     requests = kept(learner)
     with connect(learner.address, num_environments=2) as client:
-        with pytest.raises(InvalidRequest, match="^environments: expected 1 to 2 integers of 0 to 1, found "):
+        with pytest.raises(
+            InvalidRequest, match=r"^environments: expected 1 to 2 integers of 0 to 1, found "
+        ):
             client.act(restart(observation(1, 2), 2), environments)
         assert requests == []
 
@@ -233,7 +235,7 @@ def test_run_ended_is_raised(learner: FakeLearner) -> None:
     with connect(learner.address) as client:
         client.act(restart(np.float32([1, 0])))
         learner.server.end_streams(RunEnded("all done"))
-        with pytest.raises(RunEnded, match="^all done$"):
+        with pytest.raises(RunEnded, match=r"^all done$"):
             client.act(transition(np.float32([1, 0]), 0, False, False))
 
 
@@ -246,7 +248,7 @@ def test_run_ended_reaches_a_client_that_waits(learner: FakeLearner) -> None:
 
     thread = threading.Thread(target=end)
     thread.start()
-    with connect(learner.address) as client, pytest.raises(RunEnded, match="^all done$"):
+    with connect(learner.address) as client, pytest.raises(RunEnded, match=r"^all done$"):
         client.act(restart(np.float32([1, 0])))
     thread.join()
 
@@ -270,7 +272,7 @@ def test_close_may_be_called_often_and_before_anything(learner: FakeLearner) -> 
     client.close()
     client.close()
     client.interrupt()
-    with pytest.raises(RuntimeError, match="^the client is closed$"):
+    with pytest.raises(RuntimeError, match=r"^the client is closed$"):
         client.act(restart(np.float32([1, 0])))
     assert learner.server.statistics()["sessions"] == 0
 
@@ -280,146 +282,3 @@ def test_act_opens_the_session_where_nothing_else_did(learner: FakeLearner) -> N
     assert client.act(restart(np.float32([1, 0]))) == 1
     client.close()
     assert learner.next_dropped() == [0]
-
-
-# Interruption -----------------------------------------------------------------------------------
-
-
-def from_a_thread(client: InferenceClient) -> None:
-    threading.Thread(target=client.interrupt).start()
-
-
-def from_a_signal_handler(client: InferenceClient) -> None:
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
-
-@pytest.fixture(params=[from_a_thread, from_a_signal_handler])
-def interrupting(request: pytest.FixtureRequest) -> Iterator[Callable[[InferenceClient], Callable[[], None]]]:
-    """From a client to what interrupts it."""
-    former = signal.getsignal(signal.SIGUSR1)
-
-    def prepare(client: InferenceClient) -> Callable[[], None]:
-        signal.signal(signal.SIGUSR1, lambda *_: client.interrupt())
-        return lambda: request.param(client)
-
-    yield prepare
-    signal.signal(signal.SIGUSR1, former)
-
-
-Interrupting = Callable[[InferenceClient], Callable[[], None]]
-
-
-def test_interrupt_while_waiting_for_an_answer(
-    learner: FakeLearner, interrupting: Interrupting
-) -> None:
-    client = connect(learner.address)
-    interrupt = interrupting(client)
-    learner.on_step = lambda request: (learner.requests.put(request), interrupt())
-    with client:
-        for _ in range(2):
-            with pytest.raises(Interrupted):
-                client.act(restart(np.float32([1, 0])))
-    answer(learner.next_request())
-    assert learner.next_dropped() == [0], "the learner was told"
-    assert learner.requests.empty()
-
-
-def test_interrupt_while_the_learner_starts(address: str, interrupting: Interrupting) -> None:
-    with FakeLearner(address, starting=True) as learner:
-        client = connect(address)
-        learner.on_offer = interrupting(client)
-        with pytest.raises(Interrupted):
-            client.act(restart(np.float32([1, 0])))
-        client.close()
-        learner.server.open_lanes(learner.lanes)
-        with connect(address) as other:
-            assert other.act(restart(np.float32([1, 0]))) == 1
-
-
-def test_interrupt_in_backoff(address: str, interrupting: Interrupting) -> None:
-    interrupt: list[Callable[[], None]] = []
-
-    def draw() -> float:
-        interrupt.pop()()
-        return 1.0
-
-    client = connect(address, retry=RetryPolicy(initial_seconds=600, max_seconds=600, random=draw))
-    interrupt.append(interrupting(client))
-    with pytest.raises(Interrupted), client:
-        pass
-
-
-def test_interrupt_between_steps(learner: FakeLearner) -> None:
-    with connect(learner.address) as client:
-        client.act(restart(np.float32([1, 0])))
-        client.interrupt()
-        client.interrupt()
-        with pytest.raises(Interrupted):
-            client.act(transition(np.float32([1, 0]), 0, False, False))
-    assert learner.next_dropped() == [0]
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_ctrl_c_in_act_leaves_a_client_that_closes(learner: FakeLearner, again: bool) -> None:
-    def ctrl_c(request: Request) -> None:
-        learner.requests.put(request)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    learner.on_step = ctrl_c
-    with LogLines("asyncio") as complaints:
-        with connect(learner.address) as client:
-            with pytest.raises(KeyboardInterrupt):
-                client.act(restart(np.float32([1, 0])))
-            answer(learner.next_request())
-            if again:
-                learner.on_step = answer
-                assert client.act(transition(np.float32([2, 0]), 0, False, False)) == 2
-        gc.collect()
-    assert learner.next_dropped() == [0]
-    assert complaints.lines() == []
-
-
-# Notebooks --------------------------------------------------------------------------------------
-
-
-def test_it_works_inside_a_running_event_loop(learner: FakeLearner) -> None:
-    async def cell() -> None:
-        with connect(learner.address) as client:
-            assert client.act(restart(np.float32([1, 0]))) == 1
-            assert client.act(transition(np.float32([2, 0]), 0, False, False)) == 2
-
-    asyncio.run(cell())
-    assert learner.next_dropped() == [0]
-    assert "client" not in [thread.name for thread in threading.enumerate()]
-
-
-def test_interrupt_inside_a_running_event_loop(learner: FakeLearner) -> None:
-    async def cell() -> None:
-        client = connect(learner.address)
-        learner.on_step = lambda request: (learner.requests.put(request), client.interrupt())
-        with client:
-            for _ in range(2):
-                with pytest.raises(Interrupted):
-                    client.act(restart(np.float32([1, 0])))
-
-    asyncio.run(cell())
-    answer(learner.next_request())
-    assert learner.next_dropped() == [0], "the learner was told"
-
-
-def test_a_client_made_outside_a_loop_says_so_inside_one(learner: FakeLearner) -> None:
-    async def cell(client: InferenceClient) -> None:
-        with pytest.raises(RuntimeError, match="running"):
-            client.act(restart(np.float32([1, 0])))
-
-    with connect(learner.address) as client:
-        asyncio.run(cell(client))
-        assert client.act(restart(np.float32([1, 0]))) == 1
-
-
-def test_nobody_there_and_no_patience(address: str) -> None:
-    ticks = iter(range(1000))
-    retry = RetryPolicy(give_up_seconds=5, clock=lambda: next(ticks), random=lambda: 0.0)
-    with pytest.raises(NotServing, match=f"^no learner at {address} within 5 s: .*No such file"):
-        connect(address, retry=retry).__enter__()
-    assert next(ticks) == 7

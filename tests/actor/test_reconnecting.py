@@ -196,12 +196,11 @@ def test_a_learner_that_drains_and_comes_back_is_waited_for(address: str) -> Non
         return 0.0
 
     former.__enter__()
-    with LogLines("actor.client") as log, connect(address, swap) as client:
+    with connect(address, swap) as client:
         client.act(first(1, 2))
         former.server.end_streams(NotServing("the learner ends, and may come back"))
         assert client.act(later(3, 4)).tolist() == [3, 4]
     new.__exit__()
-    assert log.lines() == ["lost the learner: the learner ends, and may come back"]
 
 
 def test_after_the_lease_a_new_one_begins_without_a_reset() -> None:
@@ -226,7 +225,7 @@ def test_a_step_that_breaks_every_stream_is_given_up_in_time(address: str) -> No
 
     with FakeLearner(address, capacity=100) as learner, connect(address, retry=retry) as client:
         learner.on_step = break_
-        with pytest.raises(NotServing, match="within 5 s: connecting again does not help$"):
+        with pytest.raises(NotServing, match=r"within 5 s: connecting again does not help$"):
             client.act(first(1, 2))
     # In the stream that `with` opened, in another at once, and in one for each of 5 ticks of the clock.
     assert len(requests) == 7
@@ -239,5 +238,5 @@ def test_the_end_of_a_run_is_heard_even_after_the_learner_is_gone(address: str) 
         client.act(first(1, 2))
         learner.server.end_streams(RunEnded("all done"))
         learner.__exit__()
-        with pytest.raises(RunEnded, match="^all done$"):
+        with pytest.raises(RunEnded, match=r"^all done$"):
             client.act(later(3, 4))

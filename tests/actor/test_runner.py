@@ -115,7 +115,7 @@ def test_finish_is_idempotent_and_ends_what_is_left(runner: Runner) -> None:
     assert waiting.end == "cancelled"
     runner.finish(nothing())
     runner.interrupt()
-    with pytest.raises(RuntimeError, match="^the client is closed$"):
+    with pytest.raises(RuntimeError, match=r"^the client is closed$"):
         runner.run(nothing())
 
 

@@ -133,6 +133,10 @@ class Launcher:
         """The console script `seedbed-actor`."""
         return self(str(BIN / "seedbed-actor"), *arguments, cwd=cwd, **environ)
 
+    def python(self, *arguments: str, cwd: Path = ROOT, **environ: str) -> Process:
+        """The tests' own interpreter."""
+        return self(sys.executable, *arguments, cwd=cwd, **environ)
+
     def left_by(self, process: Process) -> list[int]:
         """Ids of living processes that `process` has started, directly or not."""
         mark = f"{MARK}={self._mark}.{self._started.index(process)}\0"

@@ -2,8 +2,8 @@
 
 An environment's rows are numbered from 0 through all its episodes; their observation is
 (environment number, row number). The policy's memory is the sum of the observations since the
-reset, and its action is that sum's total plus 10,000 for each version of the weights. So what an
-environment was told proves which rows the policy had seen, and with which weights it acted.
+reset, and its action is that sum's total plus 10,000 for each version of the weights (modulo the
+number of actions). So what an environment was told proves which rows the policy had seen, and with which weights it acted.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,8 @@ from learner.experience.trajectory import ActInputs, ActOutputs, Batch, State, T
 from protos.specs import from_spaces
 
 OBSERVATIONS = spaces.Box(0, 1000, (2,), np.float32)
-ACTIONS = spaces.Discrete(1 << 20)
+NUM_ACTIONS = 1 << 20
+ACTIONS = spaces.Discrete(NUM_ACTIONS)
 SPEC = from_spaces(OBSERVATIONS, ACTIONS)
 VERSION_STEP = 10_000
 
@@ -53,7 +54,7 @@ class History:
     def action(self, row: int, version: int) -> int:
         """The scripted policy's answer to `row`."""
         seen = self.memory(row).sum() + self.number + row
-        return int(seen) + VERSION_STEP * version
+        return (int(seen) + VERSION_STEP * version) % NUM_ACTIONS
 
 
 class ScriptedEnvironments:
@@ -142,7 +143,7 @@ class ScriptedPolicy:
     ) -> tuple[ActOutputs, State]:
         total = state["sum"] + tf.cast(inputs.observation[0], tf.float64)
         seen = tf.cast(tf.reduce_sum(total, 1), tf.int64)
-        action = seen + VERSION_STEP * self.version
+        action = (seen + VERSION_STEP * self.version) % NUM_ACTIONS
         record = {"action": action, "slot": inputs.slot, "reset": inputs.reset}
         return ActOutputs(action, record), {"sum": total}
 

@@ -42,6 +42,7 @@ class ServingLearner:
             restored=None,
             registry=Registry(),
         )
+        self.listen = address
         self.server = InferenceServer(address, lease_seconds=options.lease_seconds)
         self.steps: Counter[int] = Counter()
         """Steps that came, by environment: the first number of its observations."""

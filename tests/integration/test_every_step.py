@@ -52,7 +52,11 @@ class Actor:
 
     def join(self) -> None:
         self._thread.join(20.0)
-        assert not self._thread.is_alive()
+        self.check()
+        assert not self._thread.is_alive(), "expected the actor to end"
+
+    def check(self) -> None:
+        """Raise what ended it, if anything did."""
         for error in self._errors:
             raise error
 
@@ -63,8 +67,7 @@ class Actor:
                     self._act_one_by_one(client)
                 else:
                     run_actor(self.environments, client, stopped=self._stopped)
-        except BaseException as error:  # noqa: BLE001 - `join` raises it again
-            import traceback; traceback.print_exc()
+        except BaseException as error:  # noqa: BLE001 - `check` raises it again
             self._errors.append(error)
             self._on_failure()
 
@@ -82,6 +85,9 @@ class Actor:
         while not self._stopped():
             for i in range(environments.num_envs):
                 actions = client.act(timesteps[i], environments=[i])
+                history = environments.histories[i]
+                row = len(history.actions)
+                assert actions.tolist() == [history.action(row, client.policy_version)]
                 timesteps[i] = environments.step_some([i], actions)
 
 
@@ -116,6 +122,8 @@ def test_every_step_arrives_once_in_order_as_it_happened(
         serving.agent.on_update = break_connection
         unrolls = 8 * ((ROWS - 1) // UNROLL_LENGTH)
         serving.train(unrolls // BATCH_SIZE)
+        for actor in actors:
+            actor.check()
         for actor in actors:
             actor.join()
         assert proxy.accepted >= 3, "expected the proxy's client to have come back twice"

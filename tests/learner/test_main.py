@@ -159,7 +159,7 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str], argument: str) -> N
         ("train --env=x --discount=2", "--discount 2.0: expected at most 1"),
         ("train --env=x --config=none.toml", "--config none.toml: no such file"),
         (
-            "train --env=x --queue-capacity=8",
+            "train --env=x --batch-size=16 --queue-capacity=8",
             "--queue-capacity 8 would never fill a batch of --batch-size 16 unrolls: raise it to at "
             "least 16",
         ),
@@ -265,19 +265,21 @@ def test_the_later_source_wins(
 ) -> None:
     """Default, preset, file, environment, command line."""
     config = tmp_path / "config.toml"
-    config.write_text("unroll_length = 5\nbatch_size = 6\ndiscount = 0.5\n")
+    config.write_text("unroll_length = 105\nbatch_size = 106\ndiscount = 0.5\n")
     argv = ["train", "--env=x"]
-    assert options(*argv).unroll_length == TrainOptions(env="x").unroll_length == 16
+    default, preset = TrainOptions(env="x").unroll_length, PRESETS["atari"]["unroll_length"]
+    assert default != preset
+    assert options(*argv).unroll_length == default
     argv += ["--preset=atari"]
-    assert options(*argv).unroll_length == PRESETS["atari"]["unroll_length"] == 20
+    assert options(*argv).unroll_length == preset
     argv += [f"--config={config}"]
-    assert options(*argv).unroll_length == 5
-    monkeypatch.setenv("SEEDBED_UNROLL_LENGTH", "7")
-    monkeypatch.setenv("SEEDBED_BATCH_SIZE", "8")
-    assert options(*argv).unroll_length == 7
-    argv += ["--unroll-length=9"]
+    assert options(*argv).unroll_length == 105
+    monkeypatch.setenv("SEEDBED_UNROLL_LENGTH", "107")
+    monkeypatch.setenv("SEEDBED_BATCH_SIZE", "108")
+    assert options(*argv).unroll_length == 107
+    argv += ["--unroll-length=109"]
     found = options(*argv)
-    assert (found.unroll_length, found.batch_size, found.discount) == (9, 8, 0.5)
+    assert (found.unroll_length, found.batch_size, found.discount) == (109, 108, 0.5)
     assert (found.frame_stack, found.torso) == (4, "shallow")
 
 

@@ -42,14 +42,16 @@ def test_the_committed_code_is_what_the_contract_generates(generated: Path, name
     assert committed == (generated / "protos" / name).read_bytes(), "run `make protos`"
 
 
-@pytest.mark.parametrize("method", pb.DESCRIPTOR.services_by_name["Inference"].methods)
+@pytest.mark.parametrize("method", list(pb.DESCRIPTOR.services_by_name["Inference"].methods))
 def test_every_rpc_is_implemented_with_its_own_signature(method: object) -> None:
     name = method.name  # type: ignore[attr-defined]
     implemented = inspect.getattr_static(InferenceService, name)
     declared = inspect.getattr_static(inference_pb2_grpc.InferenceServicer, name)
     assert implemented is not declared
     assert inspect.iscoroutinefunction(implemented)
-    assert list(inspect.signature(implemented).parameters) == list(inspect.signature(declared).parameters)
+    assert list(inspect.signature(implemented).parameters) == list(
+        inspect.signature(declared).parameters
+    )
 
 
 def test_the_service_serves_nothing_but_the_contract() -> None:

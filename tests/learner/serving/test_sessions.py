@@ -129,7 +129,8 @@ WRONG_CONTENTS = {
     ),
     "long categories": (
         {"observation": [*leaves(2)[:1], b"\0" * 24, *leaves(2)[2:]]},
-        "observation 'gear': expected 16 bytes (2 rows of gear: categorical int64[] in [1, 4]), found 24",
+        "observation 'gear': expected 16 bytes (2 rows of gear: categorical int64[] in [1, 4]), "
+        "found 24",
     ),
     "short floats": (
         {"observation": [*leaves(2)[:2], b""]},
