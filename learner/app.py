@@ -91,8 +91,10 @@ class Learner:
         # Experience: answered steps -> unrolls -> queue -> batches on the device.
         capacity = options.queue_capacity or options.batch_size
         self._queue = UnrollQueue(capacity)
-        # Every slot may be writing one, and finish one more after the queue was last seen not full.
-        pool = UnrollPool(policy.layout, options.unroll_length, 2 * slots + capacity)
+        # Every slot may be writing one, and finish one more after the queue was last seen not full;
+        # the prefetch thread holds a batch until it has copied it.
+        columns = 2 * slots + capacity + options.batch_size
+        pool = UnrollPool(policy.layout, options.unroll_length, columns)
         self._writer = UnrollWriter(pool, self._queue, slots)
         self.episodes = EpisodeTracker(slots, stop_return=options.stop_return)
         if restored:

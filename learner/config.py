@@ -128,7 +128,7 @@ class TrainOptions(LearnerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.env is None:
+        if not self.env:
             raise ConfigError("--env is required: local actors need to know what to step")
 
 

@@ -57,9 +57,9 @@ def describe(env: str, timeout_seconds: float = 120.0) -> str:
 class LocalActors:
     """Actor processes that live no longer than this one, and neither does what they start.
 
-    One thread a process waits for its end, another hands its words on. A process that was killed is
-    started again, up to 5 times a minute over all; one that ends with an error is a failure of the
-    learner, with the process's last words. `_lock` guards the processes and the restarts.
+    One thread a process waits for its end, another hands its words on. A process that
+    somebody else ended is started again, up to 5 times a minute over all; one that ends with an error
+    is a failure of the learner, with the process's last words. `_lock` guards the processes and the restarts.
     """
 
     def __init__(
@@ -116,7 +116,9 @@ class LocalActors:
             self._commands[index],
             env=self._environ,
             stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            # What environments print joins the actor's own words: standard output belongs to results.
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
             # Ctrl-C in a terminal reaches the whole group; the learner ends its actors itself, after
@@ -147,14 +149,14 @@ class LocalActors:
         _end_group(process)
         reader.join(READER_GRACE_SECONDS)
         with self._lock:
-            if self._closing or code == 0:
+            if self._closing:
                 return False
             if code > 0:
                 raise WorkerFailure(
                     f"it ended with status {code}; its last words:\n{''.join(last_words).strip()}"
                 )
             self._check_restarts(code)
-            logger.warning("actor %d was ended by signal %d; started again", index, -code)
+            logger.warning("actor %d ended (%s); started again", index, _end_text(code))
             self._processes[index] = self._launch(index)
             return True
 
@@ -166,17 +168,20 @@ class LocalActors:
             self._restarts.popleft()
         if len(self._restarts) > MAX_RESTARTS:
             raise WorkerFailure(
-                f"actors were ended by signals {len(self._restarts)} times within "
-                f"{RESTART_WINDOW_SECONDS:g} s, the last one by signal {-code}: expected at most "
-                f"{MAX_RESTARTS} (is memory short?)"
+                f"actors ended {len(self._restarts)} times within {RESTART_WINDOW_SECONDS:g} s, the "
+                f"last one by {_end_text(code)}: expected at most {MAX_RESTARTS} (is memory short?)"
             )
 
 
+def _end_text(code: int) -> str:
+    return f"signal {-code}" if code < 0 else "SIGTERM, as it was told"
+
+
 def _hand_on(index: int, process: subprocess.Popen[str], last_words: deque[str]) -> None:
-    """Log what the process says on stderr, line by line, and keep the end of it."""
-    assert process.stderr is not None
-    with process.stderr:
-        for line in process.stderr:
+    """Log what the process says, line by line, and keep the end of it."""
+    assert process.stdout is not None
+    with process.stdout:
+        for line in process.stdout:
             last_words.append(line)
             logger.info("[actor %d] %s", index, line.rstrip())
 

@@ -223,13 +223,13 @@ class _Run:
     def _end_acting(
         self, learner: "Learner", server: InferenceServer, actors: LocalActors | None
     ) -> None:
+        if actors is not None:
+            actors.close()
         server.end_streams(
             RunEnded("the run has reached its end")
             if learner.finished()
             else NotServing("the learner ends, and may come back: connect again later")
         )
-        if actors is not None:
-            actors.close()
         learner.stop()
         for name in self._threads.join(timeout_seconds=10.0):
             logger.warning("%s did not end", name)

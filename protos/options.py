@@ -5,6 +5,7 @@ variable, command line. Parsing happens at the process's edge; the rest of the p
 dataclass alone.
 """
 
+import glob
 import importlib.metadata
 import math
 import operator
@@ -58,10 +59,13 @@ def build_parser(
         description=description,
         version=_version(),
         exit_on_error=False,
+        # `peek` reads full names only: an abbreviated --config or --preset would count for nothing.
+        allow_abbrev=False,
         default_env=True,
         env_prefix=ENV_PREFIX,
         parser_mode="toml",
-        default_config_files=[config] if config else [],
+        # jsonargparse takes it for a pattern, and what matches nothing for no file.
+        default_config_files=[glob.escape(config)] if config else [],
     )
     parser.add_argument(
         "--config",
@@ -95,8 +99,8 @@ def parse(
     Exits with status 2 and one clear message where a value is refused.
     """
     path = config_path(argv)
-    if path is not None and not Path(path).is_file():
-        refuse(prog, f"--config {path}: no such file")
+    if path is not None:
+        _check_readable(prog, path)
     parser = build_parser(options, prog=prog, description=description, config=path, preset=preset)
     try:
         values = vars(parser.parse_args(list(argv)))
@@ -105,6 +109,16 @@ def parse(
         refuse(prog, _clear(str(error), options))
     except ConfigError as error:
         refuse(prog, str(error))
+
+
+def _check_readable(prog: str, config: str) -> None:
+    """Refuse a file that jsonargparse would pass over in silence, or fail on."""
+    if not Path(config).is_file():
+        refuse(prog, f"--config {config}: no such file")
+    try:
+        Path(config).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        refuse(prog, f"--config {config} cannot be read: {error}")
 
 
 def check_ranges(options: Any) -> None:

@@ -115,7 +115,7 @@ def test_interrupt_between_steps(learner: FakeLearner) -> None:
 
 
 def ctrl_c(client: InferenceClient) -> None:
-    """What SIGINT does: in a loop of the main thread, between two callbacks, where gRPC loses nothing."""
+    """What SIGINT does: in a loop of the main thread between two callbacks, where gRPC loses nothing."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -119,9 +119,7 @@ class Launcher:
         mark = f"{self._mark}.{len(self._started)}"
         # Without PYTHONPATH and the like: as a user's shell, in which the package is installed.
         known = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        process = Process(
-            command, cwd=cwd, environ={**known, **environ, MARK: mark}, folder=folder
-        )
+        process = Process(command, cwd=cwd, environ={**known, **environ, MARK: mark}, folder=folder)
         self._started.append(process)
         return process
 

@@ -20,6 +20,7 @@ from protos import inference_pb2 as pb
 from protos.specs import EnvironmentSpec
 from tests.integration.scripted import SPEC, ScriptedAgent
 
+
 class ServingLearner:
     """`learner.app.Learner` with a scripted agent, behind a real server. A context manager."""
 

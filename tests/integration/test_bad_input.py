@@ -19,9 +19,7 @@ from tests.integration.scripted import ACTIONS, OBSERVATIONS, SPEC
 from tests.integration.serving import ServingLearner
 from tests.learner.serving.wire import Stream, opening, step
 
-OTHER_SPEC = specs.EnvironmentSpec(
-    (specs.ArraySpec("", (3,), np.dtype(np.float32)),), SPEC.action
-)
+OTHER_SPEC = specs.EnvironmentSpec((specs.ArraySpec("", (3,), np.dtype(np.float32)),), SPEC.action)
 
 
 def opened(stream: Stream) -> None:

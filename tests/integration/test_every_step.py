@@ -128,9 +128,7 @@ def test_every_step_arrives_once_in_order_as_it_happened(
             actor.join()
         assert proxy.accepted >= 3, "expected the proxy's client to have come back twice"
 
-    histories = {
-        history.number: history for actor in actors for history in actor.environments.histories
-    }
+    histories = {history.number: history for actor in actors for history in actor.environments.histories}
     assert len(histories) == 8
     check_batches(serving.agent.batches, histories)
     check_episodes(serving, list(histories.values()))

@@ -18,9 +18,7 @@ MANY = 300
 @pytest.fixture
 def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServingLearner]:
     # Batches of 8 environments that never come together: 5 are connected at most.
-    chosen = LearnerOptions(
-        unroll_length=4, batch_size=2, max_environments=16, inference_batch_size=8
-    )
+    chosen = LearnerOptions(unroll_length=4, batch_size=2, max_environments=16, inference_batch_size=8)
     with ServingLearner(f"unix:{tmp_path}/s", tmp_path, monkeypatch, chosen) as made:
         made.train_in_background()
         yield made

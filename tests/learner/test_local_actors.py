@@ -31,7 +31,7 @@ IGNORES = SAY + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HOLD
 ENDS_IN_ORDER = SAY + "signal.signal(signal.SIGTERM, lambda *_: (say('tidy'), sys.exit(0)))\n" + HOLD
 KILLED = SAY + "say('ready', os.getpid()); os.kill(os.getpid(), signal.SIGKILL)"
 FAILS = SAY + "say('Traceback: ...'); say('ValueError: no ROM'); sys.exit(3)"
-DONE = SAY + "say('the run has ended')"
+SPEAKS = SAY + "say('the run has ended')\n" + HOLD
 
 
 class Words(logging.Handler):
@@ -113,7 +113,7 @@ def is_gone(pid: int) -> bool:
 
 
 def test_words_are_handed_on_with_the_actors_number(learner: Learner, words: Words) -> None:
-    learner.start(DONE, WAITS)
+    learner.start(SPEAKS, WAITS)
     found = sorted([words.next_with("[actor"), words.next_with("[actor")])
     assert found[0] == "[actor 0] the run has ended"
     assert found[1].startswith("[actor 1] ready ")
@@ -147,18 +147,21 @@ def test_last_words_are_bounded(learner: Learner) -> None:
     assert lines == [f"line {number}" for number in range(950, 1000)]
 
 
-def test_actor_that_ends_in_order_is_neither_a_failure_nor_started_again(learner: Learner) -> None:
-    actors = learner.start(DONE)
-    assert learner.threads.join(LIMIT_SECONDS) == []
+def test_actor_that_somebody_told_to_end_is_started_again(learner: Learner, words: Words) -> None:
+    actors = learner.start(ENDS_IN_ORDER)
+    first = words.next_pid()
+    os.kill(first, signal.SIGTERM)
+    assert words.next_with("started") == "actor 0 ended (SIGTERM, as it was told); started again"
+    assert words.next_pid() != first
+    assert actors.statistics() == {"processes": 1, "restarted": 1}
     learner.threads.raise_failure()
-    assert actors.statistics() == {"processes": 0, "restarted": 0}
 
 
 def test_killed_actor_is_started_again(learner: Learner, words: Words) -> None:
     actors = learner.start(WAITS)
     first = words.next_pid()
     os.kill(first, signal.SIGKILL)
-    assert words.next_with("signal") == "actor 0 was ended by signal 9; started again"
+    assert words.next_with("signal") == "actor 0 ended (signal 9); started again"
     second = words.next_pid()
     assert second != first
     assert actors.statistics() == {"processes": 1, "restarted": 1}
@@ -170,8 +173,8 @@ def test_killed_actor_is_started_again(learner: Learner, words: Words) -> None:
 def test_actor_that_is_killed_again_and_again_is_a_failure(learner: Learner, words: Words) -> None:
     actors = learner.start(KILLED)
     assert learner.failure() == (
-        "actor 0 failed: WorkerFailure: actors were ended by signals 6 times within 60 s, the last one "
-        "by signal 9: expected at most 5 (is memory short?)"
+        "actor 0 failed: WorkerFailure: actors ended 6 times within 60 s, the last one by signal 9: "
+        "expected at most 5 (is memory short?)"
     )
     assert len([words.next_pid() for _ in range(6)]) == 6
     assert actors.statistics()["processes"] == 0
@@ -179,7 +182,7 @@ def test_actor_that_is_killed_again_and_again_is_a_failure(learner: Learner, wor
 
 def test_restarts_are_counted_over_all_actors(learner: Learner) -> None:
     learner.start(KILLED, KILLED)
-    assert "ended by signals 6 times within 60 s" in learner.failure()
+    assert "actors ended 6 times within 60 s" in learner.failure()
 
 
 def test_restarts_of_long_ago_do_not_count(learner: Learner, words: Words) -> None:
@@ -254,7 +257,8 @@ def test_close_before_start_and_after_the_end() -> None:
     learner = Learner()
     actors = LocalActors([], start_thread=learner.threads.start)
     actors.close()
-    actors = learner.start(DONE)
+    actors = learner.start(WAITS)
+    actors.close()
     assert learner.threads.join(LIMIT_SECONDS) == []
     actors.close()
 

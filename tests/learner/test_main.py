@@ -142,6 +142,8 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str], argument: str) -> N
     [
         ("train", "--env is required: local actors need to know what to step"),
         ("train --env=x --lr 1", "unrecognized arguments: --lr 1"),
+        ("train --env=x --conf=a.toml", "unrecognized arguments: --conf=a.toml"),
+        ("train --env=x --pres=atari", "unrecognized arguments: --pres=atari"),
         ("train --env=x stray", "unrecognized arguments: stray"),
         ("train --env", "argument --env: expected one argument"),
         ("train --env=x --config", "argument --config: expected one argument"),
@@ -233,6 +235,13 @@ def test_mistakes_in_the_file_are_told_in_one_line(
     assert found == f"seedbed train: error: {message}"
 
 
+def test_file_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_bytes(b"seed = 1\n# caf\xe9\n")
+    found = refused(capsys, "train", "--env=x", f"--config={config}")
+    assert found.startswith(f"seedbed train: error: --config {config} cannot be read: 'utf-8' codec")
+
+
 def test_mistakes_in_the_environment_are_told_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +315,13 @@ def test_preset_is_found_wherever_it_or_the_environment_stands(
 
 def test_preset_is_not_taken_where_it_is_declined(options: Executed) -> None:
     assert options("learner", "--env=ALE/Pong-v5", "--preset=none").frame_stack == 1
+
+
+@pytest.mark.parametrize("folder", ["run[1]", "run*", "what?", "a b", "~"])
+def test_file_may_lie_in_a_folder_of_any_name(options: Executed, tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "config.toml").write_text("seed = 12\n")
+    assert options("learner", "--config", str(tmp_path / folder / "config.toml")).seed == 12
 
 
 def test_file_may_be_named_in_the_environment(
