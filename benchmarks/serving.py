@@ -184,13 +184,15 @@ def _threads(served: Loaded, rate: float) -> dict[str, float]:
     """CPU seconds for a million observations, by thread of the learner."""
     before: Counters = served.looks[0]
     after: Counters = served.looks[1]
-    seconds = {
-        name: spent - before.thread_cpu_seconds.get(name, 0.0)
+    elapsed = after.time - before.time
+    # Of each second, because the looks were taken a moment outside the window.
+    share = {
+        name: (spent - before.thread_cpu_seconds.get(name, 0.0)) / elapsed
         for name, spent in after.thread_cpu_seconds.items()
     }
-    seconds["native threads"] = served.window.cpu_seconds["server"] - sum(seconds.values())
-    millions = rate * (after.time - before.time) / 1e6
-    return {name: spent / millions for name, spent in seconds.items()}
+    whole = served.window.cpu_seconds["server"] / served.window.seconds
+    share["native threads"] = whole - sum(share.values())
+    return {name: spent / rate * 1e6 for name, spent in share.items()}
 
 
 def tables(options: ServingOptions, result: dict[str, Any]) -> list[str]:
@@ -203,14 +205,16 @@ def tables(options: ServingOptions, result: dict[str, Any]) -> list[str]:
         ["policy alone", *(policy[name] for name in columns), None, None, None],
     ]
     headers = ("", "observations/s", "CPU s / million", "p50 ms", "p95 ms", "p99 ms")
-    split = [
-        ["actors", serving["actors_cpu_seconds_per_million"]],
-        ["learner", serving["learner_cpu_seconds_per_million"]],
-        *(
-            [f"of it {name}", seconds]
+    parts = {
+        "actors": serving["actors_cpu_seconds_per_million"],
+        "learner": serving["learner_cpu_seconds_per_million"],
+        **{
+            f"of it {name}": seconds
             for name, seconds in serving["learner_threads_cpu_seconds_per_million"].items()
-        ),
-    ]
+        },
+    }
+    # Seconds for a million observations are microseconds for one.
+    split = [[name, spent, spent * options.envs] for name, spent in parts.items()]
     ratios = [
         ["ratio of observations/s to the limit's", result["ratio"]],
         ["ratio of the limit's CPU time to the measured", result["cpu_ratio"]],
@@ -220,7 +224,7 @@ def tables(options: ServingOptions, result: dict[str, Any]) -> list[str]:
     return [
         f"{options.actors} actors x {options.envs} environments, {options.spec}",
         output.table(headers, rates),
-        output.table(("CPU", "s / million"), split),
+        output.table(("CPU", "us / observation", "us / message"), split),
         output.table(("", "value"), ratios),
     ]
 

@@ -37,6 +37,8 @@ class Rates(NamedTuple):
     """environment steps"""
     trained_ratio: float
     """rows trained on, for each row sampled"""
+    trained_ratio_resolution: float
+    """how far the ratio of so short a window may be off, because unrolls are trained on whole"""
     cpu_seconds_per_million: float
     """CPU seconds of the learner and its actors, for a million environment steps"""
     mean_batch: float
@@ -81,6 +83,10 @@ def rates(options: TrainOptions, lines: list[Mapping[str, Any]], window: Window)
     return Rates(
         steps_per_second=steps_per_second,
         trained_ratio=updates * options.unroll_length * options.batch_size / sampled,
+        # Environments finish their unrolls together, and an update is on a whole batch of them.
+        trained_ratio_resolution=options.unroll_length
+        * (options.num_actors * options.envs_per_actor + options.batch_size)
+        / sampled,
         # Rates, because the meter's window begins and ends a moment after the lines were written.
         cpu_seconds_per_million=spent / window.seconds / steps_per_second * 1e6,
         mean_batch=(after["batcher/rows"] - before["batcher/rows"]) / batches,

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -84,7 +85,8 @@ class InferenceServer:
     def close(self) -> None:
         """End everything that is open and join the thread. Idempotent."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._ending.set)
+            with suppress(RuntimeError):  # The loop is closed: the thread ends already.
+                self._loop.call_soon_threadsafe(self._ending.set)
             self._thread.join()
 
     def statistics(self) -> Mapping[str, float]:

@@ -40,26 +40,34 @@ def connect(address: str, **options: Any) -> InferenceClient:
     return InferenceClient(address, OBSERVATIONS, ACTIONS, **options)
 
 
-def from_a_thread(client: InferenceClient) -> None:
-    threading.Thread(target=client.interrupt).start()
+def send_signals(met: threading.Event) -> None:
+    """Send SIGUSR1 to the main thread until its handler sets `met`: a signal that comes just before a
+    thread blocks is met only when it is free again."""
+
+    def send() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        while not met.wait(0.02):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    threading.Thread(target=send).start()
 
 
-def from_a_signal_handler(client: InferenceClient) -> None:
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
-
-@pytest.fixture(params=[from_a_thread, from_a_signal_handler])
+@pytest.fixture(params=["thread", "signal handler"])
 def interrupting(
     request: pytest.FixtureRequest,
 ) -> Iterator[Callable[[InferenceClient], Callable[[], None]]]:
-    """From a client to what interrupts it."""
+    """From a client to what interrupts it from there."""
     former = signal.getsignal(signal.SIGUSR1)
+    met = threading.Event()
 
     def prepare(client: InferenceClient) -> Callable[[], None]:
-        signal.signal(signal.SIGUSR1, lambda *_: client.interrupt())
-        return lambda: request.param(client)
+        signal.signal(signal.SIGUSR1, lambda *_: (client.interrupt(), met.set()))
+        if request.param == "thread":
+            return lambda: threading.Thread(target=client.interrupt).start()
+        return lambda: send_signals(met)
 
     yield prepare
+    met.set()
     signal.signal(signal.SIGUSR1, former)
 
 
@@ -114,20 +122,33 @@ def test_interrupt_between_steps(learner: FakeLearner) -> None:
     assert learner.next_dropped() == [0]
 
 
-def ctrl_c(client: InferenceClient) -> None:
-    """What SIGINT does: in a loop of the main thread between two callbacks, where gRPC loses nothing."""
+@pytest.fixture
+def ctrl_c() -> Iterator[Callable[[InferenceClient], None]]:
+    """Raises KeyboardInterrupt once where a client waits, as SIGINT does."""
+    raised = threading.Event()
 
-    def interrupt() -> None:
-        raise KeyboardInterrupt
+    def interrupt(*_: object) -> None:
+        if not raised.is_set():
+            raised.set()
+            raise KeyboardInterrupt
 
-    runner = client._runner
-    if isinstance(runner, HereRunner):
-        runner._loop.call_soon_threadsafe(interrupt)
-    else:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    def act(client: InferenceClient) -> None:
+        runner = client._runner
+        if isinstance(runner, HereRunner):
+            # Between two callbacks of the loop, where gRPC loses nothing.
+            runner._loop.call_soon_threadsafe(interrupt)
+        else:
+            send_signals(raised)
+
+    former = signal.signal(signal.SIGUSR1, interrupt)
+    yield act
+    raised.set()
+    signal.signal(signal.SIGUSR1, former)
 
 
-def test_ctrl_c_in_act_leaves_a_client_that_closes(learner: FakeLearner) -> None:
+def test_ctrl_c_in_act_leaves_a_client_that_closes(
+    learner: FakeLearner, ctrl_c: Callable[[InferenceClient], None]
+) -> None:
     client = connect(learner.address)
     learner.on_step = lambda request: (learner.requests.put(request), ctrl_c(client))
     with LogLines("asyncio") as complaints:
@@ -140,7 +161,9 @@ def test_ctrl_c_in_act_leaves_a_client_that_closes(learner: FakeLearner) -> None
 
 
 @pytest.mark.parametrize("in_a_loop", [False, True])
-def test_after_ctrl_c_the_loop_may_be_run_again(learner: FakeLearner, in_a_loop: bool) -> None:
+def test_after_ctrl_c_the_loop_may_be_run_again(
+    learner: FakeLearner, ctrl_c: Callable[[InferenceClient], None], in_a_loop: bool
+) -> None:
     async def cell() -> None:
         play()
 

@@ -31,7 +31,7 @@ IGNORES = SAY + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HOLD
 ENDS_IN_ORDER = SAY + "signal.signal(signal.SIGTERM, lambda *_: (say('tidy'), sys.exit(0)))\n" + HOLD
 KILLED = SAY + "say('ready', os.getpid()); os.kill(os.getpid(), signal.SIGKILL)"
 FAILS = SAY + "say('Traceback: ...'); say('ValueError: no ROM'); sys.exit(3)"
-SPEAKS = SAY + "say('the run has ended')\n" + HOLD
+SPEAKS = SAY + "say('the run has ended')\nwhile True: signal.pause()"
 
 
 class Words(logging.Handler):

@@ -1,0 +1,103 @@
+"""The learner and its actors as processes of their own, as on several machines."""
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.integration.commands import read_json, seedbed
+from tests.integration.processes import Launcher, options, until
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_actors_wait_for_the_learner_and_end_with_it(launch: Launcher, tmp_path: Path) -> None:
+    address, logdir = f"127.0.0.1:{free_port()}", tmp_path / "run"
+    actors = [
+        launch.actor(*options(server=address, env="CartPole-v1", num_envs=1, seed=seed))
+        for seed in (1, 2)
+    ]
+    for actor in actors:
+        actor.says("waiting for the learner at")
+    chosen = {"env": "CartPole-v1", "total_steps": 3000}
+    learner = launch.seedbed("learner", *options(listen=address, logdir=logdir, **chosen))
+    learner.says("listening on")
+
+    # Another one gets neither its port nor its directory.
+    other = tmp_path / "other"
+    done = seedbed("learner", *options(listen=address, logdir=other, **chosen))
+    assert done.status == 2
+    assert f"--listen {address}: expected a free address" in done.stderr
+    done = seedbed("learner", *options(listen=f"unix:{tmp_path}/s", logdir=logdir, **chosen))
+    assert done.status == 2
+    assert f"--logdir {logdir} is in use by the learner with process id {learner.pid}" in done.stderr
+
+    assert learner.status() == 0, learner.stderr
+    for actor in actors:
+        assert actor.status() == 0, actor.stderr
+        assert "connected at" in actor.stderr
+        assert "the run has ended" in actor.stderr
+    summary = read_json(logdir / "summary.json")
+    assert summary["env_steps"] >= 3000
+    assert learner.stderr.count("brings 1 environments") == 2
+
+
+def test_learner_restarts_under_its_actors(launch: Launcher, tmp_path: Path) -> None:
+    """Without --env, so that the first actor's specs decide."""
+    address, logdir = f"unix:{tmp_path}/s", tmp_path / "run"
+    command = options(
+        listen=address,
+        logdir=logdir,
+        total_steps=10_000_000,
+        batch_size=4,
+        checkpoint_interval_seconds=0.2,
+        log_interval_seconds=0.2,
+    )
+    first = launch.seedbed("learner", *command)
+    actors = [
+        launch.actor(*options(server=address, env="CartPole-v1", num_envs=1, seed=seed))
+        for seed in (1, 2)
+    ]
+    first.says("brings 1 environments(?s:.*)brings 1 environments")
+    until(lambda: any((logdir / "checkpoints").glob("*.npz")), "a checkpoint")
+    # The first specs that came are the run's: others are refused, and hold up nobody.
+    stranger = launch.actor(*options(server=address, env="MountainCar-v0", num_envs=1))
+    assert stranger.status() == 1
+    assert "spec: expected observation (float32[4]" in stranger.stderr
+
+    done = seedbed("evaluate", *options(logdir=logdir, env="CartPole-v1", episodes=3))
+    assert done.status == 0, done.stderr
+    assert len(json.loads(done.stdout)["returns"]) == 3
+
+    first.signal(signal.SIGTERM)
+    assert first.status() == 0, first.stderr
+    summary = read_json(logdir / "summary.json")
+    version = f"(version {summary['policy_version']:,})"
+
+    second = launch.seedbed("learner", *command)
+    second.says("brings 1 environments(?s:.*)brings 1 environments")
+    assert f"resuming {logdir} at environment step {summary['env_steps']:,} {version}" in second.stderr
+    until(lambda: f"step_{summary['policy_version']:09d}" not in newest(logdir), "a newer checkpoint")
+    assert all(actor.running for actor in actors)
+    second.signal(signal.SIGINT)
+    assert second.status() == 130, second.stderr
+    assert read_json(logdir / "summary.json")["env_steps"] > summary["env_steps"]
+
+    actors[0].signal(signal.SIGTERM)
+    actors[1].signal(signal.SIGINT)
+    assert [actor.status() for actor in actors] == [0, 130]
+    for actor in actors:
+        assert "Traceback" not in actor.stderr
+
+
+def newest(logdir: Path) -> str:
+    return max(path.name for path in (logdir / "checkpoints").glob("*.npz"))

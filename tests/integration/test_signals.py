@@ -1,0 +1,97 @@
+"""Ctrl-C, SIGTERM and SIGKILL, and how a run goes on after them."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from learner.training.checkpoint import Checkpoint, Checkpoints
+from tests.integration.commands import read_json, read_metrics
+from tests.integration.processes import Launcher, Process, options, until
+
+pytestmark = pytest.mark.timeout(240)
+
+MY_FILE = """
+import gymnasium
+
+def make_env():
+    return gymnasium.make("CartPole-v1")
+"""
+
+
+def newest(logdir: Path) -> Checkpoint | None:
+    return Checkpoints(logdir / "checkpoints", 3).load_latest()
+
+
+def train(launch: Launcher, folder: Path, logdir: str) -> Process:
+    """A run, started in the folder of the user's own environment."""
+    chosen = options(
+        env="my_file:make_env",
+        logdir=logdir,
+        num_actors=2,
+        envs_per_actor=1,
+        total_steps=10_000_000,
+        checkpoint_interval_seconds=0.2,
+        log_interval_seconds=0.2,
+    )
+    return launch.python("-m", "learner", "train", *chosen, cwd=folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "my_file.py").write_text(MY_FILE)
+    return tmp_path
+
+
+def test_signals_while_it_starts(launch: Launcher, folder: Path) -> None:
+    statuses = {signal.SIGINT: 130, signal.SIGTERM: 0}
+    started = {number: train(launch, folder, f"run{number}") for number in statuses}
+    for number, process in started.items():
+        process.says("listening on")
+        process.signal(number)
+    for number, process in started.items():
+        assert process.status() == statuses[number], process.stderr
+        assert launch.left_by(process) == []
+        assert "Traceback" not in process.stderr
+        assert "new run" not in process.stderr, "expected an end before the training began"
+
+
+def test_signals_and_resumption(launch: Launcher, folder: Path) -> None:
+    logdir = folder / "run"
+    first = train(launch, folder, "run")
+    until(lambda: newest(logdir), lambda: f"a checkpoint; found {first.stderr}")
+    first.signal(signal.SIGINT)
+    assert first.status() == 130, first.stderr
+    assert launch.left_by(first) == []
+    assert "Traceback" not in first.stderr
+    saved, summary = newest(logdir), read_json(logdir / "summary.json")
+    assert saved is not None
+    assert saved.version == summary["policy_version"] > 0
+    assert saved.metadata["episodes"]["env_steps"] == summary["env_steps"] > 0
+
+    second = train(launch, folder, "run")
+    said = f"resuming run at environment step {summary['env_steps']:,} (version {saved.version:,})"
+    second.says(said.replace("(", r"\(").replace(")", r"\)"))
+    until(lambda: (found := newest(logdir)) and found.version > saved.version, "a newer checkpoint")
+    assert len(launch.left_by(second)) == 2
+    killed_at = newest(logdir)
+    assert killed_at is not None
+    second.signal(signal.SIGKILL)
+    assert second.status() == -signal.SIGKILL
+
+    # Its actors look for it for a while; the run may go on in the meantime.
+    third = train(launch, folder, "run")
+    version = int(third.says(r"resuming run at .* \(version ([\d,]+)\)")[1].replace(",", ""))
+    assert version >= killed_at.version
+    until(lambda: not launch.left_by(second), "the end of the killed learner's actors", seconds=15)
+    until(lambda: (found := newest(logdir)) and found.version > version, "a newer checkpoint")
+    third.signal(signal.SIGTERM)
+    assert third.status() == 0, third.stderr
+    assert launch.left_by(third) == []
+    final, last = newest(logdir), read_json(logdir / "summary.json")
+    assert final is not None
+    assert final.version == last["policy_version"] > version
+    assert last["env_steps"] > summary["env_steps"]
+    assert last["episodes"] > summary["episodes"]
+    assert last["seconds"] > summary["seconds"]
+    assert read_metrics(logdir)[-1]["env_steps"] <= last["env_steps"]
