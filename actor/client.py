@@ -8,45 +8,24 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, cast
 
-import grpc
 import numpy as np
 
 from actor.retry import RetryPolicy
 from actor.runner import make_runner
+from actor.stream import Stream
 from actor.timestep import TimeStep
-from protos import PROTOCOL_VERSION, inference_pb2_grpc, specs, tensors
+from protos import PROTOCOL_VERSION, specs, tensors
 from protos import inference_pb2 as pb
 from protos.errors import (
-    DeadlineExceeded,
     InvalidRequest,
-    LearnerError,
     NotServing,
     RequestError,
     SeedbedError,
-    from_status,
 )
 
 logger = logging.getLogger(__name__)
 
 MODES = {"train": pb.TRAIN, "evaluate": pb.EVALUATE}
-
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    # Keepalive finds a learner that is gone without a word within 20 s.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    # Each attempt dials anew: a shared connection would bring its own, slower, backoff.
-    ("grpc.use_local_subchannel_pool", 1),
-)
-
-# Statuses of a connection that broke, whoever broke it; the session may go on in another stream.
-_BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN})
-
-_WRITE_FAILED = "Internal error from Core"
-"""gRPC's details, with INTERNAL, where a write met the stream's end."""
 
 
 class InferenceClient:
@@ -104,7 +83,7 @@ class InferenceClient:
         self._sequence = 0
         self._token = b""
         self._runner = make_runner()
-        self._stream: _Stream | None = None
+        self._stream: Stream | None = None
         self._abandoned = False
 
     def __enter__(self) -> "InferenceClient":
@@ -220,7 +199,7 @@ class InferenceClient:
         while True:
             if self._stream is None:
                 self._connect(attempts, failure)
-            stream = cast(_Stream, self._stream)
+            stream = cast(Stream, self._stream)
             try:
                 return self._runner.run(stream.exchange(step, self._answer_timeout_seconds))
             except RequestError as error:
@@ -245,7 +224,7 @@ class InferenceClient:
 
     def _connect(self, attempts: Iterator[int], failure: RequestError | None) -> None:
         for _ in attempts:
-            stream = self._runner.run(_Stream.dial(self._server))
+            stream = self._runner.run(Stream.dial(self._server))
             try:
                 opened = self._runner.run(stream.open(self._opening(), self._answer_timeout_seconds))
             except RequestError as error:
@@ -282,79 +261,3 @@ def _column(value: Any, dtype: Any, rows: int, what: str) -> np.ndarray:
     if array.shape != (rows,):
         raise InvalidRequest(f"{what}: expected shape [{rows}], found {list(array.shape)}")
     return array
-
-
-class _Stream:
-    """One gRPC stream. Its methods raise RequestError for whatever happens to it."""
-
-    def __init__(self, channel: grpc.aio.Channel, call: Any) -> None:
-        self._channel = channel
-        self._call = call
-        self._status = (grpc.StatusCode.UNAVAILABLE, "the stream has ended")
-        call.add_done_callback(self._note_status)
-
-    @classmethod
-    async def dial(cls, server: str) -> "_Stream":
-        channel = grpc.aio.insecure_channel(server, options=_OPTIONS)
-        stub = inference_pb2_grpc.InferenceStub(channel)
-        return cls(channel, stub.Act())
-
-    async def open(self, opening: pb.Open, timeout_seconds: float) -> pb.Opened:
-        message = await self._round_trip(pb.ClientMessage(open=opening), timeout_seconds)
-        return message.opened
-
-    async def exchange(self, step: pb.Step, timeout_seconds: float) -> pb.Actions:
-        message = await self._round_trip(pb.ClientMessage(step=step), timeout_seconds)
-        if message.actions.sequence != step.sequence:
-            raise LearnerError(
-                f"sequence: expected an answer to {step.sequence}, found {message.actions.sequence}"
-            )
-        return message.actions
-
-    async def close(self, error: str) -> None:
-        """Say that the session is over, and wait for the learner to have heard it."""
-        try:
-            async with asyncio.timeout(2.0):
-                await self._call.write(pb.ClientMessage(close=pb.Close(error=error)))
-                await self._call.done_writing()
-                await self._call.code()
-        except (TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
-            logger.debug("the stream broke before the session was closed")
-        await self.cancel()
-
-    async def cancel(self) -> None:
-        self._call.cancel()
-        await self._channel.close()
-
-    async def _round_trip(self, message: pb.ClientMessage, timeout_seconds: float) -> pb.ServerMessage:
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                await self._call.write(message)
-                answer = await self._call.read()
-        except TimeoutError:
-            raise DeadlineExceeded(f"expected an answer within {timeout_seconds:g} s") from None
-        except (grpc.RpcError, asyncio.InvalidStateError):
-            raise await self._failure() from None
-        if answer is grpc.aio.EOF:
-            raise await self._failure()
-        return cast(pb.ServerMessage, answer)
-
-    async def _failure(self) -> RequestError:
-        await self._call.code()
-        code, details = self._status
-        if code in _BROKEN or code is grpc.StatusCode.OK:
-            return NotServing(details)
-        return from_status(code, details)
-
-    def _note_status(self, call: Any) -> None:
-        """Keep the stream's status: a write that meets the stream's end puts an internal error of its
-        own in its place."""
-
-        async def read() -> tuple[grpc.StatusCode, str]:
-            return await call.code(), await call.details() or "no details"
-
-        try:
-            read().send(None)
-        except StopIteration as known:
-            if known.value[1] != _WRITE_FAILED:
-                self._status = known.value

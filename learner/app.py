@@ -129,7 +129,7 @@ class Learner:
         }
         for name, part in reporting.items():
             registry.register(name, part.statistics)
-        self._saved_version, self._saved_at = version, time.monotonic()
+        self._saved, self._saved_at = self._progress(), time.monotonic()
         self._step_rate = Rate(self.episodes.env_steps)
         self._rows_per_batch = Ratio()
         self._actors_idle = Ratio()
@@ -167,12 +167,13 @@ class Learner:
         return solved or self.episodes.env_steps >= self._options.total_steps
 
     def save(self) -> bool:
-        """Write a checkpoint of the present version, unless there is one. By the training thread.
+        """Write a checkpoint of the present state, unless there is one. By the training thread.
 
         Returns:
             False if it could not be written; the log says why.
         """
-        if self.trainer.version == self._saved_version:
+        progress = self._progress()
+        if progress == self._saved:
             return True
         arrays = {name: v.numpy() for name, v in self.agent.variables.items()}
         metadata = {
@@ -183,7 +184,7 @@ class Learner:
         self._saved_at = time.monotonic()
         if self._checkpoints.save(self.trainer.version, arrays, metadata) is None:
             return False
-        self._saved_version = self.trainer.version
+        self._saved = progress
         return True
 
     def report(self, serving: Mapping[str, float]) -> Report:
@@ -211,6 +212,10 @@ class Learner:
             queue_capacity=int(queue["capacity"]),
             training=self.trainer.scalars(),
         )
+
+    def _progress(self) -> tuple[int, int]:
+        """What tells two checkpoints apart: steps are made, and counted, between updates too."""
+        return self.trainer.version, self.episodes.env_steps
 
     def _record(self, steps: Steps) -> bool:
         self.episodes.observe(

@@ -136,7 +136,7 @@ class LocalActors:
     def _watch_once(self, index: int) -> bool:
         """Follow one process to its end. True if it was started again."""
         process = self._processes[index]
-        last_words: deque[str] = deque(maxlen=50)
+        last_words: deque[str] = deque(maxlen=1)
         reader = threading.Thread(
             target=_hand_on,
             args=(index, process, last_words),
@@ -152,9 +152,8 @@ class LocalActors:
             if self._closing:
                 return False
             if code > 0:
-                raise WorkerFailure(
-                    f"it ended with status {code}; its last words:\n{''.join(last_words).strip()}"
-                )
+                words = "".join(last_words).strip() or "none"
+                raise WorkerFailure(f"it ended with status {code}; its last words: {words}")
             self._check_restarts(code)
             logger.warning("actor %d ended (%s); started again", index, _end_text(code))
             self._processes[index] = self._launch(index)
@@ -178,11 +177,12 @@ def _end_text(code: int) -> str:
 
 
 def _hand_on(index: int, process: subprocess.Popen[str], last_words: deque[str]) -> None:
-    """Log what the process says, line by line, and keep the end of it."""
+    """Log what the process says, line by line, and keep the last."""
     assert process.stdout is not None
     with process.stdout:
         for line in process.stdout:
-            last_words.append(line)
+            if line.strip():
+                last_words.append(line)
             logger.info("[actor %d] %s", index, line.rstrip())
 
 

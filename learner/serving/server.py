@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from learner.serving.service import InferenceService, Lane
+from learner.serving.service import MAX_MESSAGE_BYTES, InferenceService, Lane
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import ConfigError, RequestError
@@ -21,9 +21,6 @@ from protos.specs import EnvironmentSpec
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Inference"].full_name
-
-MAX_MESSAGE_BYTES = 256 << 20
-"""Largest message taken in: 256 environments with a megabyte of observation each."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

@@ -25,6 +25,12 @@ logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[pb.ClientMessage, pb.ServerMessage]
 
+MAX_MESSAGE_BYTES = 256 << 20
+"""Largest message that the server takes in."""
+
+MAX_STEP_BYTES = MAX_MESSAGE_BYTES - (1 << 20)
+"""Most bytes of observation in one; the rest is room for all else."""
+
 MAX_CLIENT_NAME = 200
 MAX_CLOSE_ERROR = 500
 MAX_DETAILS = 4000
@@ -112,7 +118,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         client = "a client"
         try:
             opening = await self._read_open(context)
-            client = opening.client or context.peer()
+            client = _printable(opening.client) or context.peer()
             try:
                 session, opened = await self._open(opening, client)
             except Exception as error:  # noqa: BLE001 - whatever it is, only this stream ends
@@ -201,6 +207,13 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 f"num_environments: expected at most {lane.max_rows} in a session, found "
                 f"{opening.num_environments}: open several sessions, or raise --inference-batch-size"
             )
+        row = sum(leaf.num_bytes for leaf in lane.spec.observation)
+        if opening.num_environments * row > MAX_STEP_BYTES:
+            raise InvalidRequest(
+                f"num_environments: expected at most {MAX_STEP_BYTES // row} in a session (observations "
+                f"of {row} bytes in a message of {MAX_STEP_BYTES}), found {opening.num_environments}: "
+                "open several sessions"
+            )
         session = Session(
             token=secrets.token_bytes(16),
             client=client,
@@ -242,7 +255,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                         submit(request)
                 elif kind == "close":
                     if message.close.error:
-                        error = message.close.error[:MAX_CLOSE_ERROR]
+                        error = _printable(message.close.error[:MAX_CLOSE_ERROR])
                         logger.warning("%s: its environment failed: %s", session.client, error)
                     self._end(session)
                     break
@@ -337,6 +350,11 @@ async def _read(context: Context) -> pb.ClientMessage | None:
     except DecodeError:
         raise InvalidRequest("expected a ClientMessage, found bytes that are none") from None
     return message if isinstance(message, pb.ClientMessage) else None
+
+
+def _printable(text: str) -> str:
+    """A client's words for the log, in one line whatever is in them."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _request_error(error: Exception, client: str) -> RequestError:
