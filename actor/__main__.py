@@ -17,8 +17,8 @@ from actor.loop import run_actor
 from actor.retry import RetryPolicy
 from actor.stop_signals import StopSignals
 from actor.video import VideoRecorder
-from protos.errors import EnvironmentFailure, SeedbedError
-from protos.options import parse
+from protos.errors import ConfigError, EnvironmentFailure, SeedbedError
+from protos.options import parse, refuse
 from protos.specs import from_spaces, to_proto
 
 PROG = "seedbed-actor"
@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.describe:
             return _describe(options)
         return _act(options)
+    except ConfigError as error:
+        refuse(PROG, str(error))
     except SeedbedError as error:
         _report(error)
         return 1
@@ -68,7 +70,10 @@ def _act(options: ActorOptions) -> int:
             environment.action_space,
             num_environments=options.num_envs,
             mode=options.mode,
-            retry=RetryPolicy(give_up_seconds=options.connect_timeout_seconds or None),
+            retry=RetryPolicy(
+                give_up_seconds=options.connect_timeout_seconds or None,
+                give_up_when=lambda: bool(options.parent) and os.getppid() != options.parent,
+            ),
             name=options.name,
         )
         stack.push(client)  # closes it; the first step opens it

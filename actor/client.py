@@ -16,12 +16,7 @@ from actor.stream import Stream
 from actor.timestep import TimeStep
 from protos import PROTOCOL_VERSION, specs, tensors
 from protos import inference_pb2 as pb
-from protos.errors import (
-    InvalidRequest,
-    NotServing,
-    RequestError,
-    SeedbedError,
-)
+from protos.errors import DeadlineExceeded, InvalidRequest, NotServing, RequestError, SeedbedError
 
 logger = logging.getLogger(__name__)
 
@@ -209,6 +204,9 @@ class InferenceClient:
                     raise
                 logger.warning("lost the learner: %s", error)
                 failure = error
+                if isinstance(error, DeadlineExceeded):
+                    # It is there, but slow: the time without it begins anew.
+                    attempts = self._attempts()
             except KeyboardInterrupt:
                 self._abandoned = True
                 raise
@@ -240,7 +238,8 @@ class InferenceClient:
             logger.info("%s at %s", "resumed" if opened.resumed else "connected", self._server)
             return
         waited = self._retry.give_up_seconds
-        raise NotServing(f"no learner at {self._server} within {waited:g} s: {failure}") from failure
+        within = "" if waited is None else f" within {waited:g} s"
+        raise NotServing(f"no learner at {self._server}{within}: {failure}") from failure
 
     def _opening(self) -> pb.Open:
         return pb.Open(

@@ -30,6 +30,12 @@ class ActorOptions:
         at_least=0,
     )
     name: str = option("", "this actor's name in the learner's log; if not given, HOST:PID")
+    parent: int = option(
+        0,
+        "process id; where that process is not this one's parent (any more), a learner that is gone is "
+        "not waited for. `seedbed train` gives its own; 0 for none",
+        at_least=0,
+    )
     describe: bool = option(
         False, "print the observation and action specs of --env as JSON, and do nothing else"
     )

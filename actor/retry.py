@@ -18,6 +18,8 @@ class RetryPolicy:
     max_seconds: float = 5.0
     give_up_seconds: float | None = None
     """After so long without the learner, its error is raised; None waits for ever."""
+    give_up_when: Callable[[], bool] = lambda: False
+    """Asked after every attempt that failed: whether there is nothing left to wait for."""
     clock: Callable[[], float] = time.monotonic
     random: Callable[[], float] = field(default_factory=lambda: random.Random().random)
 
@@ -27,6 +29,8 @@ class RetryPolicy:
         attempt = 0
         while True:
             yield attempt
+            if self.give_up_when():
+                return
             delay = self.random() * min(self.max_seconds, self.initial_seconds * 2**attempt)
             if self.give_up_seconds is not None and self.clock() + delay - began > self.give_up_seconds:
                 return

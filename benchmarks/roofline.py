@@ -87,15 +87,15 @@ def training_cost(
 ) -> None:
     """Learns from one ready-made batch, again and again."""
     agent, policy = _agent_and_policy(options, spec, 1)
-    from learner.app import to_device, trace_update
+    from learner.training.update import TracedUpdate, to_device
 
-    update = trace_update(agent, policy.layout, options)
+    update = TracedUpdate(agent, policy.layout, options.unroll_length, options.batch_size)
     batch = to_device(random_unrolls(policy.layout, spec, options))
     steps = options.unroll_length * options.batch_size
 
     def call() -> int:
         # Fetched, because a device may still be at work when the call returns.
-        float(update(batch)["loss"])
+        float(update(batch, 0.0)["loss"])
         return steps
 
     connection.send(_measure(call, warm_up_seconds, seconds))
@@ -109,10 +109,9 @@ def _agent_and_policy(options: LearnerOptions, spec: EnvironmentSpec, rows: int)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     from learner.agents.build import make_agent
-    from learner.app import total_updates
     from learner.serving.inference import PolicyFunction
 
-    agent = make_agent(options, spec, total_updates=total_updates(options), seed=options.seed)
+    agent = make_agent(options, spec, seed=options.seed)
     policy = PolicyFunction(
         agent.make_policy(), spec.observation, num_slots=rows, max_rows=rows, seed=options.seed
     )

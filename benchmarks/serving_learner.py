@@ -12,14 +12,10 @@ from benchmarks.measure import thread_cpu_seconds
 from benchmarks.ready import ready_batch
 from learner.config import LearnerOptions
 from learner.experience.unroll_queue import UnrollQueue
-from learner.experience.unrolls import Steps, UnrollPool, UnrollWriter
-from learner.serving.batcher import Batcher, InferenceBatch
+from learner.experience.unrolls import UnrollPool, UnrollWriter, pool_columns
 from learner.serving.server import InferenceServer
-from learner.serving.service import Lane
-from learner.serving.slots import Slots
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.logs import import_tensorflow
-from learner.telemetry.statistics import BusyClock
 from learner.threads import Threads
 from protos import inference_pb2 as pb
 from protos.specs import EnvironmentSpec
@@ -68,59 +64,45 @@ class ServingLearner:
     def __init__(self, setup: Setup) -> None:
         # Imported here: everything below needs TensorFlow.
         from learner.agents.build import make_agent
-        from learner.serving.inference import InferenceWorker, PolicyFunction
+        from learner.serving.acting import Acting
+        from learner.serving.inference import NoExperience
         from learner.training.weights import PublishedWeights
 
         options, spec = setup.options, setup.spec
         self._spec, self._options, self._address = spec, options, setup.address
-        slots, max_rows = options.max_environments, options.inference_batch_size
         self._server = InferenceServer(setup.address, lease_seconds=options.lease_seconds)
         self._threads = Threads(on_failure=lambda: None)  # `counters` raises it
-        policy = make_agent(options, spec, total_updates=1, seed=options.seed).policy
-        self._batcher = Batcher(
-            spec.observation,
-            max_rows=max_rows,
-            scratch_slot=slots,
+        slots, capacity = options.max_environments, options.queue_capacity or options.batch_size
+        self._acting = Acting(
+            make_agent(options, spec, seed=options.seed).policy,
+            spec,
+            PublishedWeights(lambda: None),
+            num_slots=slots,
+            max_rows=options.inference_batch_size,
             num_threads=options.inference_threads,
+            seed=options.seed,
         )
-        self._policy = PolicyFunction(
-            policy, spec.observation, num_slots=slots, max_rows=max_rows, seed=options.seed
-        )
-        self._policy.warm_up(InferenceBatch(spec.observation, max_rows, slots))
-        self._weights = PublishedWeights(lambda: None)
-
-        capacity = options.queue_capacity or options.batch_size
         self._queue = UnrollQueue(capacity)
-        self._pool = UnrollPool(self._policy.layout, options.unroll_length, 2 * slots + capacity)
+        self._pool = UnrollPool(
+            self._acting.layout,
+            options.unroll_length,
+            pool_columns(slots, capacity, options.batch_size),
+        )
         self._writer = UnrollWriter(self._pool, self._queue, slots)
+        self._experience = self._writer if setup.record else NoExperience()
         self._episodes = EpisodeTracker(slots)
-        record = self._record if setup.record else lambda steps: True
-        self._workers = [
-            InferenceWorker(self._batcher, self._policy, self._weights, BusyClock(), record)
-            for _ in range(options.inference_threads)
-        ]
-        self._slots = Slots(slots)
 
     def start(self) -> str:
         """Serve; returns the address to connect to."""
         self._server.start()
-        for index, worker in enumerate(self._workers):
-            self._threads.start(f"inference thread {index}", worker.run)
+        self._acting.start(self._threads, self._episodes, self._experience)
         self._threads.start("consumer", self._consume)
-        lane = Lane(
-            spec=self._spec,
-            slots=self._slots,
-            max_rows=self._batcher.max_rows,
-            submit=self._batcher.submit,
-            version=lambda: self._weights.version,
-            drop=self._writer.drop,
-        )
-        self._server.open_lanes({pb.TRAIN: lane})
+        self._server.open_lanes({pb.TRAIN: self._acting.lane(self._experience)})
         return with_port(self._address, self._server.port)
 
     def close(self) -> None:
         self._queue.close()
-        self._batcher.close()
+        self._acting.stop()
         self._server.close()
 
     # Commands -----------------------------------------------------------------------------------
@@ -132,7 +114,7 @@ class ServingLearner:
             for thread in threading.enumerate()
             if thread.native_id is not None
         }
-        batches = self._batcher.statistics()
+        batches = self._acting.statistics()
         return Counters(time.monotonic(), int(batches["rows"]), int(batches["batches"]), threads)
 
     def policy(self, rows: int, seconds: float) -> float:
@@ -142,7 +124,7 @@ class ServingLearner:
         calls: list[int] = []
         threads = [
             threading.Thread(target=lambda: calls.append(self._call_until(ends, rows)))
-            for _ in self._workers
+            for _ in range(self._options.inference_threads)
         ]
         began = time.monotonic()
         for thread in threads:
@@ -153,25 +135,13 @@ class ServingLearner:
 
     def _call_until(self, ends: float, rows: int) -> int:
         options, calls = self._options, 0
-        batch = ready_batch(self._spec, rows, self._batcher.max_rows, options.max_environments)
+        batch = ready_batch(self._spec, rows, self._acting.max_rows, options.max_environments)
         while time.monotonic() < ends:
-            self._policy(batch)
+            self._acting.policy(batch)
             calls += 1
         return calls
 
     # Experience ---------------------------------------------------------------------------------
-
-    def _record(self, steps: Steps) -> bool:
-        """As `learner.app.Learner` does."""
-        self._episodes.observe(
-            steps.slots,
-            steps.reward,
-            steps.first,
-            steps.terminated,
-            steps.truncated,
-            steps.lease_start,
-        )
-        return self._writer.append(steps)
 
     def _consume(self) -> None:
         while (columns := self._queue.take(self._options.batch_size)) is not None:

@@ -18,8 +18,8 @@ from benchmarks.counting_proxy import Carried, CountingProxy
 from benchmarks.measure import Meter, Window
 from benchmarks.worlds import VERSION, FreeEnvironments, parse_observation, payload_bytes, spec_of
 from learner.serving.batcher import Request
+from learner.serving.leases import Lane
 from learner.serving.server import InferenceServer
-from learner.serving.service import Lane
 from learner.serving.slots import Slots
 from protos import inference_pb2 as pb
 from protos.errors import ConfigError

@@ -39,7 +39,7 @@ def _evaluate(options: EvaluateOptions, console: Console) -> int:
 
 
 def _export(options: ExportOptions, console: Console) -> int:
-    from learner.evaluation import export
+    from learner.stored_run import export
 
     return export(options)
 

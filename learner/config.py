@@ -38,7 +38,7 @@ class AgentOptions:
     learning_rate_schedule: Literal["constant", "linear"] = option(
         "linear", "how the step size changes: not at all, or linearly to 0 at --total-steps"
     )
-    optimizer_epsilon: float = option(1e-5, "added to the optimizer's denominator", above=0)
+    optimizer_epsilon: float = option(1e-5, "added to the denominator of adam and rmsprop", above=0)
     clip_gradient_norm: float = option(
         0.5, "global norm to which gradients are clipped; 0 clips nothing", at_least=0
     )
@@ -48,7 +48,9 @@ class AgentOptions:
         "auto takes shallow if an observation is an image (rank 3 and uint8), else mlp",
     )
     hidden_sizes: tuple[int, ...] = option(
-        (64, 64), "units of the MLP's layers, as [64, 64]", at_least=1
+        (64, 64),
+        "units of the MLP's layers, as [64, 64]; it takes what the convolutions do not",
+        at_least=1,
     )
     lstm_size: int = option(0, "units of the LSTM above the torso; 0 for none", at_least=0)
     frame_stack: int = option(
@@ -95,7 +97,10 @@ class LearnerOptions(AgentOptions):
     )
     inference_threads: int = option(1, "threads that call the policy", at_least=1, at_most=64)
     lease_seconds: float = option(
-        30.0, "how long a broken stream's environments stay leased, in seconds", at_least=0
+        30.0,
+        "how long a broken stream's environments stay leased, in seconds",
+        at_least=0,
+        at_most=604_800,
     )
     queue_capacity: int = option(
         0, "finished unrolls that wait for training before actors wait; 0 for one batch", at_least=0
@@ -124,12 +129,24 @@ class TrainOptions(LearnerOptions):
     """`seedbed train`: a learner and its local actors, on one machine."""
 
     num_actors: int = option(2, "actor processes", at_least=1, at_most=4096)
-    envs_per_actor: int = option(16, "environments in each actor process", at_least=1)
+    envs_per_actor: int = option(16, "environments in each actor process", at_least=1, at_most=65_536)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.env:
             raise ConfigError("--env is required: local actors need to know what to step")
+        total = self.num_actors * self.envs_per_actor
+        if self.max_environments and self.max_environments < total:
+            raise ConfigError(
+                f"--max-environments {self.max_environments} has no room for --num-actors "
+                f"{self.num_actors} times --envs-per-actor {self.envs_per_actor}: raise it to {total}, "
+                "or leave it out"
+            )
+        if self.inference_batch_size and self.inference_batch_size < self.envs_per_actor:
+            raise ConfigError(
+                f"--inference-batch-size {self.inference_batch_size} is less than --envs-per-actor "
+                f"{self.envs_per_actor}, which come in one message: raise it, or leave it out"
+            )
 
 
 @dataclass(frozen=True)

@@ -27,31 +27,50 @@ def actor_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "actor", *arguments]
 
 
-def describe(env: str, timeout_seconds: float = 120.0) -> str:
-    """The environment's spec as JSON, from a child process: the learner imports no environment.
+class Description:
+    """The environment's spec as JSON, from a child process: the learner imports no environment."""
 
-    Raises:
-        EnvironmentFailure: the environment cannot be made; with the child's own words.
-    """
-    command = actor_command("--env", env, "--describe")
-    try:
-        done = subprocess.run(
-            command,
+    def __init__(self, env: str, timeout_seconds: float = 120.0) -> None:
+        self._env = env
+        self._timeout_seconds = timeout_seconds
+        self._process: subprocess.Popen[str] | None = None
+
+    def text(self) -> str:
+        """Start the child and wait for what it prints.
+
+        Raises:
+            EnvironmentFailure: the environment cannot be made; with the child's own words.
+        """
+        self._process = subprocess.Popen(
+            actor_command("--env", self._env, "--describe"),
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=timeout_seconds,
+            # Ctrl-C in a terminal is not the environment's failure.
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        raise EnvironmentFailure(
-            f"--env {env}: expected its specs within {timeout_seconds:g} s, found nothing"
-        ) from None
-    if done.returncode != 0:
-        raise EnvironmentFailure(
-            f"--env {env} cannot be described (status {done.returncode}):\n{done.stderr.strip()}"
-        )
-    return done.stdout
+        try:
+            text, words = self._process.communicate(timeout=self._timeout_seconds)
+        except subprocess.TimeoutExpired:
+            raise EnvironmentFailure(
+                f"--env {self._env}: expected its specs within {self._timeout_seconds:g} s, "
+                "found nothing"
+            ) from None
+        finally:
+            self.close()
+        if (status := self._process.returncode) != 0:
+            raise EnvironmentFailure(
+                f"--env {self._env} cannot be described (status {status}):\n{words.strip()}"
+            )
+        return text
+
+    def close(self) -> None:
+        """End the child, if it runs. Any thread may call it. Idempotent."""
+        if self._process is not None and self._process.poll() is None:
+            _end_group(self._process)
+            self._process.wait()
 
 
 class LocalActors:
@@ -59,7 +78,8 @@ class LocalActors:
 
     One thread a process waits for its end, another hands its words on. A process that
     somebody else ended is started again, up to 5 times a minute over all; one that ends with an error
-    is a failure of the learner, with the process's last words. `_lock` guards the processes and the restarts.
+    is a failure of the learner, with the process's last words. `_lock` guards the processes and the
+    restarts.
     """
 
     def __init__(

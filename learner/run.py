@@ -4,19 +4,21 @@ TensorFlow is imported late, while the actors are already starting.
 """
 
 import logging
+import os
 import re
 import tempfile
 import time
 from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from google.protobuf import json_format
 from rich.console import Console
 
 from learner.config import LearnerOptions, TrainOptions
-from learner.local_actors import LocalActors, actor_command, describe
+from learner.local_actors import Description, LocalActors, actor_command
 from learner.serving.server import InferenceServer
 from learner.signals import ending_signals
 from learner.telemetry.episodes import EpisodeTracker
@@ -39,9 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_LISTEN = "127.0.0.1:7777"
-
-ACTOR_GIVE_UP_SECONDS = 10.0
-"""Local actors whose learner was killed end themselves after so long."""
 
 
 def run(options: LearnerOptions, console: Console) -> int:
@@ -96,12 +95,9 @@ class _Run:
             server = self._start_server()
             actors = self._start_actors()
             self._import_tensorflow()
-            try:
-                spec = self._spec.result()
-            except CancelledError:
-                self._threads.raise_failure()
-                return received.status
-            self._train(spec, server, actors)
+            spec = self._wait_for_spec()
+            if spec is not None:
+                self._train(spec, server, actors)
             self._threads.raise_failure()
             return received.status
 
@@ -118,13 +114,20 @@ class _Run:
         else:
             self._address = DEFAULT_LISTEN
         server = InferenceServer(
-            self._address, lease_seconds=options.lease_seconds, offer_spec=self._offer_spec
+            self._address,
+            lease_seconds=options.lease_seconds,
+            offer_spec=self._offer_spec,
+            on_failure=lambda error: self._threads.fail("event loop", error),
         )
         server.start()
+        if self._address.endswith(":0"):
+            self._address = f"{self._address.removesuffix('0')}{server.port}"
         self._closing.callback(server.close)
         self._registry.register("serving", server.statistics)
         if options.env is not None and not local:
+            self._description = Description(options.env)
             self._threads.start("environment", self._describe)
+            self._closing.callback(self._description.close)
         return server
 
     def _start_actors(self) -> LocalActors | None:
@@ -146,14 +149,20 @@ class _Run:
             f"--server={self._address}",
             f"--env={options.env}",
             f"--num-envs={options.envs_per_actor}",
-            f"--seed={options.seed + index * options.envs_per_actor}",
+            f"--seed={self._environment_seed(index)}",
             f"--name=local {index}",
-            f"--connect-timeout-seconds={ACTOR_GIVE_UP_SECONDS}",
+            f"--parent={os.getpid()}",
         )
 
+    def _environment_seed(self, index: int) -> int:
+        """Of one actor's environments; another one after a resumption, which would see the same
+        episodes again."""
+        version = self._restored.version if self._restored else 0
+        entropy = np.random.SeedSequence([self._options.seed, index, version])
+        return int(entropy.generate_state(1)[0] >> 1)
+
     def _describe(self) -> None:
-        assert self._options.env is not None
-        text = describe(self._options.env)
+        text = self._description.text()
         spec = specs.from_proto(json_format.Parse(text, pb.EnvironmentSpec()))
         if self._spec.set_running_or_notify_cancel():
             self._spec.set_result(spec)
@@ -164,11 +173,19 @@ class _Run:
         if not described and not self._spec.done() and self._spec.set_running_or_notify_cancel():
             self._spec.set_result(spec)
 
+    def _wait_for_spec(self) -> EnvironmentSpec | None:
+        """What to train on; None if the run is to end before it has begun."""
+        with suppress(CancelledError):
+            spec = self._spec.result()
+            return None if self._woken else spec
+        return None
+
     def _import_tensorflow(self) -> None:
         import_tensorflow()
         import tensorflow as tf
 
-        tf.config.threading.set_intra_op_parallelism_threads(self._options.tf_threads)
+        if self._options.tf_threads:
+            tf.config.threading.set_intra_op_parallelism_threads(self._options.tf_threads)
 
     def _wake(self) -> None:
         """Make the main thread come to its end. Any thread may call it."""
@@ -206,14 +223,19 @@ class _Run:
         learner.start(self._threads)
         server.open_lanes({pb.TRAIN: learner.lane()})
         reporter.start()
+        trained = False
         try:
             learner.trainer.run()
-        finally:
-            reporter.close()
-            self._display.close()
-            self._end_acting(learner, server, actors)
-        saved = learner.save()
+            trained = True
+        except Exception as error:  # noqa: BLE001 - whatever it is, `execute` raises it
+            self._threads.fail("training thread", error)
+        reporter.close()
+        self._display.close()
+        self._end_acting(learner, server, actors)
+        # After a failure in the middle of an update the weights may be half of two versions.
+        saved = trained and learner.save()
         self._leave_results(learner)
+        self._threads.raise_failure()
         if not saved:
             raise CheckpointError(
                 f"the run's last state could not be saved in {self._directory.checkpoints}: a restart "
@@ -236,7 +258,11 @@ class _Run:
 
     def _say_where(self, learner: "Learner") -> None:
         path = self._directory.path
-        if self._restored is None:
+        if self._restored is None and self._directory.resumed:
+            logger.warning(
+                "an earlier process of the run in %s left no checkpoint: it begins at step 0 again", path
+            )
+        elif self._restored is None:
             logger.info("new run in %s", path)
         else:
             logger.info(
@@ -249,7 +275,10 @@ class _Run:
     def _leave_results(self, learner: "Learner") -> None:
         self._directory.write_learning_curve(learner.episodes.curve())
         summary = summarize(self._options, learner.episodes, learner.trainer.version)
-        self._directory.write_summary(summary)
+        try:
+            self._directory.write_summary(summary)
+        except OSError as error:
+            logger.error("summary.json cannot be written: %s", error)
         mean = summary.mean_return_100
         logger.info(
             "%s environment steps in %.1f s (%s steps/s), %s episodes, mean return of the last 100: %s; "

@@ -54,8 +54,12 @@ class Agent(Protocol):
         """Another copy of the policy, with variables of its own: what inference acts with."""
         ...
 
-    def update(self, batch: Batch) -> Mapping[str, Tensor]:
+    def update(self, batch: Batch, progress: Tensor) -> Mapping[str, Tensor]:
         """Learn from one batch: one or more optimizer steps.
+
+        Args:
+            batch: unrolls.
+            progress: float32 scalar, part of the run's environment steps that are done, for schedules.
 
         Returns:
             Scalars to report; "loss" among them.

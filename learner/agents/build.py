@@ -6,17 +6,16 @@ from learner.config import AgentOptions
 from protos.specs import EnvironmentSpec
 
 
-def make_agent(options: AgentOptions, spec: EnvironmentSpec, *, total_updates: int, seed: int) -> Agent:
+def make_agent(options: AgentOptions, spec: EnvironmentSpec, *, seed: int) -> Agent:
     """The agent that `options.agent` names, with fresh weights.
 
     Args:
         options: the algorithm and its network.
         spec: of the environments to act in.
-        total_updates: updates of the whole run, for schedules.
         seed: decides the initial weights; the same seed gives the same.
 
     Raises:
         ConfigError: the options do not fit the spec.
     """
     agents = {"vtrace": VTraceAgent}
-    return agents[options.agent](options, spec, total_updates=total_updates, seed=seed)
+    return agents[options.agent](options, spec, seed=seed)

@@ -16,19 +16,15 @@ class Optimizer:
 
     Args:
         options: optimizer, learning rate and its schedule, clipping.
-        total_updates: after how many the linear schedule reaches 0.
         trainable: what to change.
     """
 
-    def __init__(self, options: AgentOptions, total_updates: int, trainable: Variables) -> None:
+    def __init__(self, options: AgentOptions, trainable: Variables) -> None:
         self._clip_norm = options.clip_gradient_norm
         self._trainable = list(trainable.values())
-        self._learning_rate: Any = options.learning_rate
-        if options.learning_rate_schedule == "linear":
-            self._learning_rate = keras.optimizers.schedules.PolynomialDecay(
-                options.learning_rate, decay_steps=total_updates, end_learning_rate=0.0
-            )
-        self._optimizer = _make_optimizer(options, self._learning_rate)
+        self._linear = options.learning_rate_schedule == "linear"
+        self._initial_rate = options.learning_rate
+        self._optimizer = _make_optimizer(options)
         self._optimizer.build(self._trainable)  # Outside the graph that `apply` is traced into.
         self._skipped = tf.Variable(0, dtype=tf.int64, trainable=False, name="skipped_updates")
 
@@ -42,16 +38,25 @@ class Optimizer:
         named = {f"slot_{i:03d}": slot.value for i, slot in enumerate(slots)}
         return named | {"skipped_updates": self._skipped}
 
-    def apply(self, loss: Tensor, gradients: Sequence[Tensor]) -> dict[str, Tensor]:
+    def apply(self, loss: Tensor, gradients: Sequence[Tensor], progress: Tensor) -> dict[str, Tensor]:
         """One step, or none if the loss or a gradient is not finite: one bad batch must not turn
         all weights into NaN.
+
+        Args:
+            loss: scalar.
+            gradients: one for each variable.
+            progress: float32 scalar, part of the run that is done; the linear schedule reaches 0 at 1.
 
         Returns:
             Scalars to report: the norm before clipping, the learning rate, the skipped steps so far.
         """
         norm = tf.linalg.global_norm(gradients)
         finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
-        learning_rate = self._present_learning_rate()
+        learning_rate = tf.constant(self._initial_rate, tf.float32)
+        if self._linear:
+            # A run may take a few steps more than it was to: the rate must not turn negative.
+            learning_rate *= tf.maximum(1.0 - progress, 0.0)
+        self._optimizer.learning_rate.assign(learning_rate)
         if self._clip_norm:
             gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, norm)
 
@@ -65,13 +70,9 @@ class Optimizer:
         skipped = tf.cond(finite, step, skip)
         return {"gradient_norm": norm, "learning_rate": learning_rate, "skipped_updates": skipped}
 
-    def _present_learning_rate(self) -> Tensor:
-        if callable(self._learning_rate):
-            return self._learning_rate(self._optimizer.iterations)
-        return tf.constant(self._learning_rate)
 
-
-def _make_optimizer(options: AgentOptions, learning_rate: Any) -> Any:
+def _make_optimizer(options: AgentOptions) -> Any:
+    learning_rate = options.learning_rate
     if options.optimizer == "adam":
         return keras.optimizers.Adam(learning_rate, epsilon=options.optimizer_epsilon)
     if options.optimizer == "rmsprop":

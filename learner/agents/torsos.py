@@ -1,7 +1,7 @@
 """From observations to features: the MLP, and IMPALA's shallow and deep convolutions."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -61,7 +61,8 @@ class Shallow:
         )
 
     def __call__(self, frames: Frames) -> Tensor:
-        x = tf.nn.relu(_first_conv(self._first, frames, self._channels_first))
+        images = _channels_last(frames.images, self._channels_first)
+        x = tf.nn.relu(self._first.sum_over(images, frames.masks, PIXEL_SCALE))
         x = tf.nn.relu(self._second(x))
         return tf.nn.relu(self._dense(tf.reshape(x, [-1, self._flat])))
 
@@ -88,10 +89,12 @@ class Deep:
         self.variables |= prefixed("dense", self._dense.variables)
 
     def __call__(self, frames: Frames) -> Tensor:
-        x: Any = None
+        images = _channels_last(frames.images, self._channels_first)
+        # Stacked, other than in Shallow: with a stride of 1 the sum of convolutions would add up
+        # outputs that are four times as large as the stack.
+        x = tf.concat(_masked(images, frames.masks), -1) * PIXEL_SCALE
         for conv, *residual in self._sections:
-            x = conv(x) if x is not None else _first_conv(conv, frames, self._channels_first)
-            x = tf.nn.max_pool2d(x, 3, 2, "SAME")
+            x = tf.nn.max_pool2d(conv(x), 3, 2, "SAME")
             for above, below in (residual[:2], residual[2:]):
                 x += below(tf.nn.relu(above(tf.nn.relu(x))))
         return tf.nn.relu(self._dense(tf.reshape(tf.nn.relu(x), [-1, self._flat])))
@@ -126,7 +129,8 @@ def vector_size(leaf: ArraySpec, depth: int) -> int:
 def vector(leaf: ArraySpec, value: Tensor | Frames) -> Tensor:
     """One leaf of N rows as float32 [N, vector_size]: categories one-hot, uint8 scaled to 0..1."""
     if isinstance(value, Frames):
-        return tf.concat(_flat_images(value), -1) * PIXEL_SCALE
+        stack = tf.concat(_masked(value.images, value.masks), -1) * PIXEL_SCALE
+        return tf.reshape(stack, [-1, vector_size(leaf, len(value.images))])
     if leaf.categorical:
         assert leaf.minimum is not None
         index = tf.cast(value, tf.int64) - leaf.minimum.astype(np.int64)
@@ -136,17 +140,15 @@ def vector(leaf: ArraySpec, value: Tensor | Frames) -> Tensor:
     return x * PIXEL_SCALE if leaf.dtype == np.uint8 else x
 
 
-def _flat_images(frames: Frames) -> list[Tensor]:
-    flat = [tf.reshape(image, [tf.shape(image)[0], -1]) for image in frames.images]
-    pairs = zip(flat, frames.masks, strict=True)
-    return [image if mask is None else image * mask[:, None] for image, mask in pairs]
+def _channels_last(images: list[Tensor], from_channels_first: bool) -> list[Tensor]:
+    if not from_channels_first:
+        return images
+    return [tf.transpose(image, [0, 2, 3, 1]) for image in images]
 
 
-def _first_conv(conv: Conv, frames: Frames, from_channels_first: bool) -> Tensor:
-    images = frames.images
-    if from_channels_first:
-        images = [tf.transpose(image, [0, 2, 3, 1]) for image in images]
-    return conv.sum_over(images, frames.masks, PIXEL_SCALE)
+def _masked(images: list[Tensor], masks: list[Tensor | None]) -> list[Tensor]:
+    pairs = zip(images, masks, strict=True)
+    return [x if mask is None else x * mask[:, None, None, None] for x, mask in pairs]
 
 
 def _second_size(length: int) -> int:

@@ -22,12 +22,10 @@ class VTraceAgent:
         policy_loss = -advantage log pi(a|x)    value_loss = (v - V(x))^2 / 2    entropy of pi(.|x)
     """
 
-    def __init__(
-        self, options: AgentOptions, spec: EnvironmentSpec, *, total_updates: int, seed: int
-    ) -> None:
+    def __init__(self, options: AgentOptions, spec: EnvironmentSpec, *, seed: int) -> None:
         self._options, self._spec, self._seed = options, spec, seed
         self._policy = self.make_policy()
-        self._optimizer = Optimizer(options, total_updates, self._policy.trainable)
+        self._optimizer = Optimizer(options, self._policy.trainable)
 
     @property
     def policy(self) -> ActorCriticPolicy:
@@ -42,13 +40,13 @@ class VTraceAgent:
         state = {f"optimizer/{name}": v for name, v in self._optimizer.variables.items()}
         return weights | state
 
-    def update(self, batch: Batch) -> Mapping[str, Tensor]:
+    def update(self, batch: Batch, progress: Tensor) -> Mapping[str, Tensor]:
         weights = self._policy.variables
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             scalars = self.losses(batch)
         gradients = tape.gradient(scalars["loss"], weights)
-        return scalars | self._optimizer.apply(scalars["loss"], gradients)
+        return scalars | self._optimizer.apply(scalars["loss"], gradients, progress)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """The loss, its parts, and how far the acting policy lags behind; scalars."""

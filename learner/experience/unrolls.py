@@ -72,6 +72,12 @@ class Steps(NamedTuple):
         return np.asarray(self.flags & flag, bool)
 
 
+def pool_columns(num_slots: int, queue_capacity: int, batch_size: int) -> int:
+    """How many columns are never too few: every slot may be writing one, and finish one more after the
+    queue was last seen not full; and prefetch holds a batch of them until it has copied it."""
+    return 2 * num_slots + queue_capacity + batch_size
+
+
 class UnrollPool:
     """Columns of T+1 rows each: the storage of all unrolls, unfinished and finished.
 
@@ -147,19 +153,26 @@ class UnrollWriter:
         self._dropped_steps = 0
         self._lock = threading.Lock()
 
-    def append(self, steps: Steps) -> bool:
-        """Store answered steps. Blocks while the queue is full; False if it was closed."""
-        if not self._queue.wait_for_room():
-            return False
+    def wait_for_room(self) -> bool:
+        """Block while the queue is full. False if it was closed."""
+        return self._queue.wait_for_room()
+
+    def append(self, steps: Steps) -> None:
+        """Store answered steps. Never blocks: `wait_for_room` before."""
+        # Fetched from the device before the lock is taken, for which the event loop may wait.
+        beginning = self._beginning(steps.slots)
+        memory = steps.state_before(beginning) if beginning.size and self._pool.state else {}
         with self._lock:
-            self._begin_missing(steps)
+            self._begin_missing(steps.slots)
             column, time = self._column[steps.slots], self._time[steps.slots]
             self._write(steps, time, column)
             self._time[steps.slots] = time + 1
-            done = np.flatnonzero(time == self._pool.length)
-            if done.size:
-                self._finish(steps, done, column[done])
-        return True
+            done = time == self._pool.length
+            if done.any():
+                self._finish(steps.slots[done], column[done])
+            begun = self._column[steps.slots[beginning]]
+            for name, value in memory.items():
+                self._pool.state[name][begun] = value
 
     def drop(self, slots: np.ndarray) -> None:
         """Forget the unfinished unrolls of these slots: their lease is over."""
@@ -180,13 +193,17 @@ class UnrollWriter:
                 "unfinished": int((self._column >= 0).sum()),
             }
 
-    def _begin_missing(self, steps: Steps) -> None:
-        missing = np.flatnonzero(self._column[steps.slots] < 0)
-        if missing.size:
-            slots = steps.slots[missing]
+    def _beginning(self, slots: np.ndarray) -> np.ndarray:
+        """Rows that will be row 0 of an unroll. Without the lock: what belongs to a slot changes only
+        by its own steps, of which there is one at a time, and after them."""
+        column, time = self._column[slots], self._time[slots]
+        return np.flatnonzero((column < 0) | (time == self._pool.length))
+
+    def _begin_missing(self, slots: np.ndarray) -> None:
+        slots = slots[self._column[slots] < 0]
+        if slots.size:
             self._column[slots] = self._pool.acquire(len(slots))
             self._time[slots] = 0
-            self._store_state(steps, missing, self._column[slots])
 
     def _write(self, steps: Steps, time: np.ndarray, column: np.ndarray) -> None:
         pool = self._pool
@@ -198,20 +215,13 @@ class UnrollWriter:
         for name, stored in pool.record.items():
             stored[time, column] = steps.record[name]
 
-    def _finish(self, steps: Steps, done: np.ndarray, finished: np.ndarray) -> None:
-        """Hand over the unrolls that rows `done` completed, and begin the next with the same rows."""
-        slots = steps.slots[done]
-        begun = self._pool.acquire(len(done))
+    def _finish(self, slots: np.ndarray, finished: np.ndarray) -> None:
+        """Hand over the columns that are full, and begin the next with their last rows."""
+        begun = self._pool.acquire(len(slots))
         pool = self._pool
         for stored in (*pool.observation, pool.reward, pool.flags, pool.version, *pool.record.values()):
             stored[0, begun] = stored[pool.length, finished]
-        self._store_state(steps, done, begun)
         self._column[slots] = begun
         self._time[slots] = 1
-        self._finished += len(done)
+        self._finished += len(slots)
         self._queue.put(finished)
-
-    def _store_state(self, steps: Steps, rows: np.ndarray, columns: np.ndarray) -> None:
-        if self._pool.state:
-            for name, value in steps.state_before(rows).items():
-                self._pool.state[name][columns] = value

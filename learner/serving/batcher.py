@@ -49,13 +49,17 @@ class InferenceBatch:
     def __init__(self, observation: Sequence[ArraySpec], capacity: int, scratch_slot: int) -> None:
         self.observation = [leaf.zeros(capacity) for leaf in observation]
         # In one array, because handing an array to TensorFlow costs the same whatever its size.
-        self.rows = np.zeros((3, capacity), np.int32)
+        self.rows = np.zeros((4, capacity), np.int32)
         self.slots, self.flags = self.rows[0], self.rows[1]
         self.reward = self.rows[2].view(np.float32)
         self.slots[:] = scratch_slot
         self.size = 0
         self._scratch_slot = scratch_slot
         self._requests: list[Request] = []
+
+    def set_call(self, number: int) -> None:
+        """Number the policy call that this batch is for, of which its random numbers are made."""
+        self.rows[3, 0] = number & 0x7FFF_FFFF
 
     def fits(self, request: Request) -> bool:
         return self.size + len(request.slots) <= len(self.slots)
@@ -115,7 +119,13 @@ class Batcher:
         self._ready = threading.Condition(self._lock)
 
     def submit(self, request: Request) -> None:
-        """Add a request of at most `max_rows` rows. Never blocks; dropped if the batcher is closed."""
+        """Add a request. Never blocks; dropped if the batcher is closed.
+
+        Raises:
+            ValueError: it has more than `max_rows` rows, and would never fit.
+        """
+        if len(request.slots) > self.max_rows:
+            raise ValueError(f"expected at most {self.max_rows} rows, found {len(request.slots)}")
         with self._lock:
             if self._closed:
                 return

@@ -16,7 +16,6 @@ class StateTables:
     """
 
     def __init__(self, specs: Mapping[str, Any], num_slots: int) -> None:
-        self.scratch_slot = num_slots
         self._tables = {
             name: tf.Variable(
                 tf.zeros((num_slots + 1, *spec.shape), spec.dtype), trainable=False, name=name

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +14,7 @@ from learner.experience.unrolls import Layout, RowSpec, Steps
 from learner.graph import Graph
 from learner.serving.batcher import RESET, InferenceBatch
 from learner.serving.env_state import StateTables
+from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock
 from learner.training.weights import PublishedWeights
 from protos.specs import ArraySpec
@@ -57,7 +60,7 @@ class PolicyFunction:
         greedy: bool = False,
     ) -> None:
         self._tables = StateTables(policy.state_specs, num_slots)
-        self.scratch_slot = self._tables.scratch_slot
+        self._calls = count()
         self._buckets = bucket_sizes(max_rows)
         self._bucket_of = [min(b for b in self._buckets if b >= n) for n in range(max_rows + 1)]
         self._call = _trace(policy, self._tables, observation, seed, greedy)
@@ -82,6 +85,8 @@ class PolicyFunction:
 
     def _run(self, batch: InferenceBatch, bucket: int) -> tuple[dict[str, tf.Tensor], State]:
         leaves = [tf.constant(leaf[:bucket]) for leaf in batch.observation]
+        # Counted here, not by a variable: two threads could read one value of that.
+        batch.set_call(next(self._calls))
         outputs = self._call(*leaves, tf.constant(batch.rows[:, :bucket]))
         state = {
             name.removeprefix("state/"): value
@@ -113,8 +118,6 @@ def _trace(
     seed: int,
     greedy: bool,
 ) -> Graph:
-    calls = tf.Variable(0, dtype=tf.int32, trainable=False, name="calls")
-
     def call(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         *leaves, rows = inputs
         slots, flags, reward = rows[0], rows[1], tf.bitcast(rows[2], tf.float32)
@@ -123,7 +126,7 @@ def _trace(
         outputs, after = policy.act(
             ActInputs(tuple(leaves), reward, reset, slots),
             before,
-            seed=tf.stack([seed, calls.assign_add(1)]),
+            seed=tf.stack([seed, rows[3, 0]]),
             greedy=greedy,
         )
         tables.scatter(slots, after)
@@ -136,8 +139,35 @@ def _trace(
     return Graph(
         call,
         *(tf.TensorSpec((None, *leaf.shape), leaf.dtype) for leaf in observation),
-        tf.TensorSpec((3, None), tf.int32),
+        tf.TensorSpec((4, None), tf.int32),
     )
+
+
+class Experience(Protocol):
+    """Where answered steps go: `learner.experience.unrolls.UnrollWriter`, or nowhere."""
+
+    def wait_for_room(self) -> bool:
+        """Block until steps may be appended. False if there is no more use for them."""
+        ...
+
+    def append(self, steps: Steps) -> None: ...
+
+    def drop(self, slots: np.ndarray) -> None:
+        """The leases of these slots, int32 [n], are over."""
+        ...
+
+
+class NoExperience:
+    """Stores nothing: for evaluation."""
+
+    def wait_for_room(self) -> bool:
+        return True
+
+    def append(self, steps: Steps) -> None:
+        pass
+
+    def drop(self, slots: np.ndarray) -> None:
+        pass
 
 
 class InferenceWorker:
@@ -149,22 +179,37 @@ class InferenceWorker:
         policy: PolicyFunction,
         weights: PublishedWeights,
         clock: BusyClock,
-        record: Callable[[Steps], bool],
+        episodes: EpisodeTracker,
+        experience: Experience,
     ) -> None:
         self._batches = batches
         self._policy = policy
         self._weights = weights
         self._clock = clock
-        self._record = record
+        self._episodes = episodes
+        self._experience = experience
 
     def run(self) -> None:
         for batch in self._batches:
-            with self._clock.busy(), self._weights.reading() as version:
+            with self._weights.reading() as version, self._clock.busy():
                 answer = self._policy(batch)
-            # Recorded before it is answered: an environment's next step must find this one stored.
-            if not self._record(_steps(batch, answer, version)):
+            if not self._experience.wait_for_room():
                 return
-            batch.reply(answer.action, version)
+            with self._clock.busy():
+                # Recorded before it is answered: an environment's next step must find this one stored.
+                self._record(_steps(batch, answer, version))
+                batch.reply(answer.action, version)
+
+    def _record(self, steps: Steps) -> None:
+        self._episodes.observe(
+            steps.slots,
+            steps.reward,
+            steps.first,
+            steps.terminated,
+            steps.truncated,
+            steps.lease_start,
+        )
+        self._experience.append(steps)
 
 
 def _steps(batch: InferenceBatch, answer: PolicyAnswer, version: int) -> Steps:

@@ -12,7 +12,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from learner.serving.service import MAX_MESSAGE_BYTES, InferenceService, Lane
+from learner.serving.leases import Lane
+from learner.serving.service import MAX_MESSAGE_BYTES, InferenceService
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import ConfigError, RequestError
@@ -46,6 +47,7 @@ class InferenceServer:
         *,
         lease_seconds: float,
         offer_spec: Callable[[EnvironmentSpec], None] = lambda spec: None,
+        on_failure: Callable[[BaseException], None] = lambda error: None,
         open_timeout_seconds: float = 30.0,
     ) -> None:
         self.port = 0
@@ -53,6 +55,7 @@ class InferenceServer:
         self._listen = listen
         self._lease_seconds = lease_seconds
         self._offer_spec = offer_spec
+        self._on_failure = on_failure
         self._open_timeout_seconds = open_timeout_seconds
         self._loop: asyncio.AbstractEventLoop
         self._started: Future[None] = Future()
@@ -94,6 +97,8 @@ class InferenceServer:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the owner hears of it
+            self._on_failure(error)
         finally:
             self._loop.close()
 
@@ -115,6 +120,7 @@ class InferenceServer:
         self._service = InferenceService(
             lease_seconds=self._lease_seconds,
             offer_spec=self._offer_spec,
+            on_failure=self._on_failure,
             open_timeout_seconds=self._open_timeout_seconds,
         )
         inference_pb2_grpc.add_InferenceServicer_to_server(self._service, server)
@@ -129,7 +135,8 @@ class InferenceServer:
             raise ConfigError(
                 f"--listen {self._listen}: expected a free address, HOST:PORT or unix:PATH; {error}"
             ) from error
-        logger.info("listening on %s (port %s)", self._listen, self.port)
+        chosen = f" (port {self.port})" if self._listen.endswith(":0") else ""
+        logger.info("listening on %s%s", self._listen, chosen)
         return server
 
     async def _open(self, lanes: Mapping[int, Lane]) -> None:
@@ -150,10 +157,12 @@ def _check_address(listen: str) -> None:
     and a unix socket that another server listens on, which would lose it."""
     if listen.startswith("unix:"):
         with socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(listen.removeprefix("unix:")) == 0:
-                raise ConfigError(
-                    f"--listen {listen}: expected a free address, found another server on it"
-                )
+            try:
+                taken = probe.connect_ex(listen.removeprefix("unix:")) == 0
+            except OSError as error:  # Such as a path of more bytes than the system allows.
+                raise ConfigError(f"--listen {listen}: {error}") from error
+        if taken:
+            raise ConfigError(f"--listen {listen}: expected a free address, found another server on it")
         return
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:

@@ -15,8 +15,8 @@ from protos.specs import EnvironmentSpec
 LAST = pb.TERMINATED | pb.TRUNCATED
 ALL_FLAGS = LAST | pb.FIRST
 
-Reply = Callable[["Session", int, np.ndarray, int], None]
-"""Takes (session, sequence, actions, version) from an inference thread to `Session.answer`."""
+Reply = Callable[[int, np.ndarray, int], None]
+"""Takes (sequence, actions, version) from an inference thread to `Session.answer`."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,6 @@ class Session:
         self.token = token
         self.client = client
         self.slots = slots
-        self.ended = False
         self._spec = spec
         self._reply = reply
         self._deliver: Callable[[pb.ServerMessage], None] | None = None
@@ -182,5 +181,5 @@ class Session:
             observation=rows.observation,
             reward=rows.reward,
             flags=flags,
-            reply=lambda actions, version: self._reply(self, sequence, actions, version),
+            reply=lambda actions, version: self._reply(sequence, actions, version),
         )

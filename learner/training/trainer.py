@@ -6,7 +6,8 @@ from learner.experience.trajectory import Batch, Tensor
 from learner.telemetry.statistics import BusyClock, RunningMean
 from learner.training.weights import PublishedWeights
 
-Update = Callable[[Batch], Mapping[str, Tensor]]
+Update = Callable[[Batch, float], Mapping[str, Tensor]]
+"""Takes a batch and the run's progress (0 to 1); gives scalars to report, "loss" among them."""
 
 
 class Trainer:
@@ -22,6 +23,7 @@ class Trainer:
         weights: PublishedWeights,
         clock: BusyClock,
         *,
+        progress: Callable[[], float] = lambda: 0.0,
         version: int = 0,
         after_update: Callable[[int], bool] = lambda version: True,
     ) -> None:
@@ -32,6 +34,7 @@ class Trainer:
         self._batches = batches
         self._weights = weights
         self._clock = clock
+        self._progress = progress
         self._after_update = after_update
         self._scalars: Mapping[str, Tensor] = {}
 
@@ -40,7 +43,7 @@ class Trainer:
         for batch in self._batches:
             with self._clock.busy():
                 self.policy_lag.add(self.version - float(batch.version.numpy()[:-1].mean()))
-                self._scalars = self._update(batch)
+                self._scalars = self._update(batch, self._progress())
                 self.version += 1
                 self._weights.publish(self.version)
             if not self._after_update(self.version):

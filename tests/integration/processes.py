@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,12 +20,15 @@ BIN = Path(sys.executable).parent
 PATIENCE_SECONDS = 60.0
 """Longest wait for what takes a few seconds on a quiet machine."""
 
+Environ = Mapping[str, str]
+NOTHING: Environ = {}
+
 MARK = "INTEGRATION_TEST_MARK"
 """Environment variable by which a process and all its descendants are found again."""
 
 
 def until(
-    holds: Callable[[], Result], what: str | Callable[[], str], seconds: float = PATIENCE_SECONDS
+    holds: Callable[[], Result | None], what: str | Callable[[], str], seconds: float = PATIENCE_SECONDS
 ) -> Result:
     """Wait for another process's state: the first true result of `holds`, asked every 20 ms.
 
@@ -95,10 +99,8 @@ class Process:
 
     def end(self) -> None:
         """Kill its session."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._popen.wait()
 
     def __str__(self) -> str:
@@ -113,7 +115,7 @@ class Launcher:
         self._mark = uuid.uuid4().hex
         self._started: list[Process] = []
 
-    def __call__(self, *command: str, cwd: Path = ROOT, **environ: str) -> Process:
+    def __call__(self, *command: str, cwd: Path = ROOT, environ: Environ = NOTHING) -> Process:
         folder = self._folder / f"process{len(self._started)}"
         folder.mkdir()
         mark = f"{self._mark}.{len(self._started)}"
@@ -123,17 +125,17 @@ class Launcher:
         self._started.append(process)
         return process
 
-    def seedbed(self, *arguments: str, cwd: Path = ROOT, **environ: str) -> Process:
+    def seedbed(self, *arguments: str, cwd: Path = ROOT, environ: Environ = NOTHING) -> Process:
         """The console script `seedbed`."""
-        return self(str(BIN / "seedbed"), *arguments, cwd=cwd, **environ)
+        return self(str(BIN / "seedbed"), *arguments, cwd=cwd, environ=environ)
 
-    def actor(self, *arguments: str, cwd: Path = ROOT, **environ: str) -> Process:
+    def actor(self, *arguments: str, cwd: Path = ROOT, environ: Environ = NOTHING) -> Process:
         """The console script `seedbed-actor`."""
-        return self(str(BIN / "seedbed-actor"), *arguments, cwd=cwd, **environ)
+        return self(str(BIN / "seedbed-actor"), *arguments, cwd=cwd, environ=environ)
 
-    def python(self, *arguments: str, cwd: Path = ROOT, **environ: str) -> Process:
+    def python(self, *arguments: str, cwd: Path = ROOT, environ: Environ = NOTHING) -> Process:
         """The tests' own interpreter."""
-        return self(sys.executable, *arguments, cwd=cwd, **environ)
+        return self(sys.executable, *arguments, cwd=cwd, environ=environ)
 
     def left_by(self, process: Process) -> list[int]:
         """Ids of living processes that `process` has started, directly or not."""
@@ -144,10 +146,8 @@ class Launcher:
         for process in self._started:
             process.end()
         for pid in _living(f"{MARK}={self._mark}.".encode()):
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 def _living(mark: bytes) -> list[int]:

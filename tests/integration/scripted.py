@@ -3,7 +3,8 @@
 An environment's rows are numbered from 0 through all its episodes; their observation is
 (environment number, row number). The policy's memory is the sum of the observations since the
 reset, and its action is that sum's total plus 10,000 for each version of the weights (modulo the
-number of actions). So what an environment was told proves which rows the policy had seen, and with which weights it acted.
+number of actions). So what an environment was told proves which rows the policy had seen, and with
+which weights it acted.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -167,7 +168,7 @@ class ScriptedAgent:
     def variables(self) -> Mapping[str, Any]:
         return {"version": self._policy.version}
 
-    def update(self, batch: Batch) -> Mapping[str, Tensor]:
+    def update(self, batch: Batch, progress: Tensor) -> Mapping[str, Tensor]:
         self.batches.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), batch))
         self._policy.version.assign_add(1)
         self.on_update(len(self.batches))

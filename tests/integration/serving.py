@@ -1,7 +1,6 @@
 """The learner's own parts in this process, around an agent and an update of the test's."""
 
 import dataclasses
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +34,7 @@ class ServingLearner:
         self.agent = ScriptedAgent()
         monkeypatch.setattr(app, "make_agent", self._make_agent)
         # Not traced: the test's update keeps what it is given.
-        monkeypatch.setattr(app, "trace_update", lambda agent, layout, options: agent.update)
+        monkeypatch.setattr(app, "TracedUpdate", lambda agent, *shapes: agent.update)
         self.learner = app.Learner(
             options,
             spec,
@@ -44,11 +43,14 @@ class ServingLearner:
             registry=Registry(),
         )
         self.listen = address
-        self.server = InferenceServer(address, lease_seconds=options.lease_seconds)
+        self._threads = Threads(on_failure=self.learner.stop_training)
+        self.server = InferenceServer(
+            address,
+            lease_seconds=options.lease_seconds,
+            on_failure=lambda error: self._threads.fail("event loop", error),
+        )
         self.steps: Counter[int] = Counter()
         """Steps that came, by environment: the first number of its observations."""
-        self._threads = Threads(on_failure=self.learner.stop_training)
-        self._steps_lock = threading.Lock()
 
     def __enter__(self) -> "ServingLearner":
         self.server.start()

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -172,7 +171,8 @@ def test_bytes_that_are_no_message(
     first = pb.ClientMessage(open=opening(spec=specs.to_proto(SPEC))).SerializeToString()
     messages = [*[first] * good_messages, b"\xff" * 100]
     with LogLines("learner") as log, grpc.insecure_channel(serving.listen) as channel:
-        call = channel.stream_stream("/seedbed.v1.Inference/Act")(iter(messages), timeout=20)
+        method: Any = channel.stream_stream("/seedbed.v1.Inference/Act")
+        call = method(iter(messages), timeout=20)
         with pytest.raises(grpc.RpcError) as raised:
             list(call)
         good.step()

@@ -1,7 +1,6 @@
 """Whatever part fails, `seedbed train` ends within seconds, says why, and leaves nothing behind."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 

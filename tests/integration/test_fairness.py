@@ -27,7 +27,7 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving
 def start_actor(launch: Launcher, tmp_path: Path, number: int, **environ: str) -> Process:
     """An actor of one environment."""
     arguments = options(server=f"unix:{tmp_path}/s", env=ENV, num_envs=1)
-    return launch.actor(*arguments, NUMBER=str(number), **environ)
+    return launch.actor(*arguments, environ={"NUMBER": str(number), **environ})
 
 
 def expect_steps(serving: ServingLearner, numbers: list[int], more: int) -> None:

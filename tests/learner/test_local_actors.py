@@ -14,7 +14,7 @@ import pytest
 from google.protobuf import json_format
 
 from learner import local_actors
-from learner.local_actors import LocalActors, actor_command, describe
+from learner.local_actors import Description, LocalActors, actor_command
 from learner.threads import Threads
 from protos import inference_pb2 as pb
 from protos import specs
@@ -291,7 +291,7 @@ def test_actor_that_cannot_be_started_is_said_at_once() -> None:
 
 
 def test_describe_gives_the_specs_as_json() -> None:
-    spec = specs.from_proto(json_format.Parse(describe("CartPole-v1"), pb.EnvironmentSpec()))
+    spec = specs.from_proto(json_format.Parse(Description("CartPole-v1").text(), pb.EnvironmentSpec()))
     assert [leaf.shape for leaf in spec.observation] == [(4,)]
 
 
@@ -312,7 +312,7 @@ def test_describe_fails_with_the_childs_own_words(
 ) -> None:
     monkeypatch.setattr(local_actors, "actor_command", lambda *_: [sys.executable, "-c", script])
     with pytest.raises(EnvironmentFailure) as failed:
-        describe("Nonsense-v0")
+        Description("Nonsense-v0").text()
     assert str(failed.value) == f"--env Nonsense-v0 cannot be described (status {status}):\n{words}"
 
 
@@ -320,7 +320,7 @@ def test_describe_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     script = "import signal; signal.pause()"
     monkeypatch.setattr(local_actors, "actor_command", lambda *_: [sys.executable, "-c", script])
     with pytest.raises(EnvironmentFailure) as failed:
-        describe("Slow-v0", timeout_seconds=0.05)
+        Description("Slow-v0", timeout_seconds=0.05).text()
     assert str(failed.value) == "--env Slow-v0: expected its specs within 0.05 s, found nothing"
 
 

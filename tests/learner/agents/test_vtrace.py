@@ -15,10 +15,13 @@ from protos.specs import EnvironmentSpec
 from tests import reference
 from tests.learner.agents import samples
 
+START = tf.constant(0.0)
+"""Progress of a run that begins: the schedules are where they start."""
+
 
 def build(environment: EnvironmentSpec, seed: int = 1, **options: Any) -> VTraceAgent:
     options = {"hidden_sizes": (6,), **options}
-    agent = make_agent(AgentOptions(**options), environment, total_updates=100, seed=seed)
+    agent = make_agent(AgentOptions(**options), environment, seed=seed)
     assert isinstance(agent, VTraceAgent)
     return agent
 
@@ -82,7 +85,7 @@ def test_losses_and_gradient_equal_numpy_and_finite_differences() -> None:
     batch = off_policy(samples.rollout(agent.policy, samples.spec(), length=6, batch=3))
     before = {name: v.numpy() for name, v in agent.policy.trainable.items()}
 
-    scalars = agent.update(batch)
+    scalars = agent.update(batch, START)
 
     truth, targets = numpy_losses(before, batch, None, AgentOptions(**options))
     for name, value in truth.items():
@@ -108,8 +111,8 @@ def test_what_stands_at_no_transition_changes_nothing(action: spaces.Space[Any])
     last = (batch.terminated | batch.truncated).numpy()
     assert last[:-1].any()
 
-    clean.update(batch)
-    other.update(corrupted(batch, last))
+    clean.update(batch, START)
+    other.update(corrupted(batch, last), START)
 
     for a, b in zip(clean.policy.variables, other.policy.variables, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -130,8 +133,8 @@ def test_what_stands_at_a_transition_changes_something() -> None:
     clean, other = build(samples.spec()), build(samples.spec())
     batch = samples.rollout(clean.policy, samples.spec(), length=6, batch=4)
 
-    clean.update(batch)
-    other.update(batch._replace(reward=batch.reward + 1.0))
+    clean.update(batch, START)
+    other.update(batch._replace(reward=batch.reward + 1.0), START)
 
     pairs = zip(clean.policy.variables, other.policy.variables, strict=True)
     assert any(not np.array_equal(a, b) for a, b in pairs)
@@ -142,7 +145,7 @@ def test_a_batch_without_transitions_is_harmless() -> None:
     batch = samples.rollout(agent.policy, samples.spec(), end=1.0)
     before = [v.numpy() for v in agent.policy.variables]
 
-    scalars = {name: float(value) for name, value in agent.update(batch).items()}
+    scalars = {name: float(value) for name, value in agent.update(batch, START).items()}
 
     assert scalars["loss"] == scalars["gradient_norm"] == scalars["skipped_updates"] == 0
     for a, b in zip(before, agent.policy.variables, strict=True):
@@ -154,7 +157,7 @@ def test_a_batch_of_nan_is_skipped_and_counted() -> None:
     batch = samples.rollout(agent.policy, samples.spec(), end=0.0)
     before = [v.numpy() for v in agent.policy.variables]
 
-    scalars = agent.update(batch._replace(reward=batch.reward * np.nan))
+    scalars = agent.update(batch._replace(reward=batch.reward * np.nan), START)
 
     assert int(scalars["skipped_updates"]) == 1
     assert int(agent.variables["optimizer/skipped_updates"]) == 1
@@ -181,7 +184,7 @@ def test_a_rewarded_action_becomes_likely(lstm_size: int) -> None:
     for seed in range(40):
         batch = samples.rollout(agent.policy, samples.spec(), length=4, batch=8, seed=seed, end=0.0)
         rewarded = tf.cast(batch.record["action"] == 1, tf.float32)
-        update(batch._replace(reward=tf.concat([tf.zeros((1, 8)), rewarded[:-1]], 0)))
+        update(batch._replace(reward=tf.concat([tf.zeros((1, 8)), rewarded[:-1]], 0)), START)
 
     batch = samples.rollout(agent.policy, samples.spec(), length=20, batch=8, seed=99, end=0.0)
     assert np.mean(batch.record["action"].numpy() == 1) > 0.8
@@ -195,7 +198,7 @@ def test_a_box_policy_finds_the_rewarded_place() -> None:
     for seed in range(60):
         batch = samples.rollout(agent.policy, environment, length=4, batch=16, seed=seed, end=0.0)
         distance = tf.abs(batch.record["action"][..., 0] - 0.5)
-        update(batch._replace(reward=tf.concat([tf.zeros((1, 16)), -distance[:-1]], 0)))
+        update(batch._replace(reward=tf.concat([tf.zeros((1, 16)), -distance[:-1]], 0)), START)
 
     row = np.zeros((1, 4), np.float32)
     outputs, _ = samples.act(agent.policy, [row], {}, greedy=True)
@@ -209,7 +212,7 @@ def test_traces_once() -> None:
     @tf.function
     def update(batch: Batch) -> Any:
         traces.append(batch)
-        return agent.update(batch)
+        return agent.update(batch, START)
 
     for seed in range(3):
         update(samples.rollout(agent.policy, samples.spec(), seed=seed))
@@ -222,13 +225,13 @@ def test_variables_restore_an_agent() -> None:
     options = {"lstm_size": 4, "frame_stack": 2}
     agent, other = build(environment, **options), build(environment, seed=2, **options)
     batch = samples.rollout(agent.policy, environment, length=2, batch=2)
-    agent.update(batch)
+    agent.update(batch, START)
     assert list(agent.variables) == list(other.variables)
 
     for name, variable in agent.variables.items():
         other.variables[name].assign(variable)
-    agent.update(batch)
-    other.update(batch)
+    agent.update(batch, START)
+    other.update(batch, START)
 
     for name, variable in agent.variables.items():
         np.testing.assert_array_equal(variable, other.variables[name], err_msg=name)
@@ -252,7 +255,7 @@ def test_make_policy_makes_variables_of_its_own() -> None:
         np.testing.assert_array_equal(mine, trained)
         assert mine is not trained
 
-    agent.update(samples.rollout(agent.policy, samples.spec(), end=0.0))
+    agent.update(samples.rollout(agent.policy, samples.spec(), end=0.0), START)
 
     for mine, trained, old in zip(copy.variables, agent.policy.variables, before, strict=True):
         np.testing.assert_array_equal(mine, old)

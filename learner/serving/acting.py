@@ -1,0 +1,94 @@
+"""The acting half of a learner, put together: from the requests of one lane to their answers."""
+
+from collections.abc import Mapping
+
+from learner.agents.agent import Policy
+from learner.experience.unrolls import Layout
+from learner.serving.batcher import Batcher, InferenceBatch
+from learner.serving.inference import Experience, InferenceWorker, PolicyFunction
+from learner.serving.leases import Lane
+from learner.serving.slots import Slots
+from learner.telemetry.episodes import EpisodeTracker
+from learner.telemetry.statistics import BusyClock
+from learner.threads import Threads
+from learner.training.weights import PublishedWeights
+from protos.specs import EnvironmentSpec
+
+
+class Acting:
+    """One policy that answers one lane's sessions. Warmed up once it is made.
+
+    Args:
+        policy: acts, with variables that `weights` publishes to.
+        spec: of the environments.
+        num_slots: environments served at once.
+        max_rows: most environments in a policy call.
+        num_threads: inference threads.
+        seed: of the policy's samples.
+        greedy: the best action instead of a sample.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        spec: EnvironmentSpec,
+        weights: PublishedWeights,
+        *,
+        num_slots: int,
+        max_rows: int,
+        num_threads: int = 1,
+        seed: int = 0,
+        greedy: bool = False,
+    ) -> None:
+        self._spec = spec
+        self._weights = weights
+        self.max_rows = max_rows
+        self.slots = Slots(num_slots)
+        self.batcher = Batcher(
+            spec.observation, max_rows=max_rows, scratch_slot=num_slots, num_threads=num_threads
+        )
+        self.policy = PolicyFunction(
+            policy,
+            spec.observation,
+            num_slots=num_slots,
+            max_rows=max_rows,
+            seed=seed,
+            greedy=greedy,
+        )
+        self.policy.warm_up(InferenceBatch(spec.observation, max_rows, num_slots))
+        self._clocks = [BusyClock() for _ in range(num_threads)]
+
+    @property
+    def layout(self) -> Layout:
+        """What a step of this policy consists of."""
+        return self.policy.layout
+
+    def start(self, threads: Threads, episodes: EpisodeTracker, experience: Experience) -> None:
+        """Start the inference threads; every answered step goes to both."""
+        for index, clock in enumerate(self._clocks):
+            worker = InferenceWorker(
+                self.batcher, self.policy, self._weights, clock, episodes, experience
+            )
+            threads.start(f"inference thread {index}", worker.run)
+
+    def lane(self, experience: Experience) -> Lane:
+        """Where the sessions go; `experience` hears of the leases that end."""
+        return Lane(
+            spec=self._spec,
+            slots=self.slots,
+            max_rows=self.max_rows,
+            submit=self.batcher.submit,
+            version=lambda: self._weights.version,
+            drop=experience.drop,
+        )
+
+    def stop(self) -> None:
+        """Make the inference threads come to their ends. Any thread may call it. Idempotent."""
+        self.batcher.close()
+
+    def busy_fraction(self) -> float:
+        """Part of its time that the busiest inference thread works, since the last call: 0 to 1."""
+        return max(clock.busy_fraction() for clock in self._clocks)
+
+    def statistics(self) -> Mapping[str, float]:
+        return {**self.batcher.statistics(), **self.slots.statistics()}

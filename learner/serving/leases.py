@@ -1,0 +1,220 @@
+"""Leases: which slots a client's environments occupy, and which stream carries them for now."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from learner.serving.batcher import Request
+from learner.serving.sessions import Session
+from learner.serving.slots import Slots
+from protos import inference_pb2 as pb
+from protos.errors import InvalidRequest, NotServing, RequestError
+from protos.specs import EnvironmentSpec
+
+logger = logging.getLogger(__name__)
+
+Outbox = asyncio.Queue[pb.ServerMessage | RequestError | None]
+"""What a stream sends next; an error or None ends it."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Where the sessions of one mode go: all that the streams know of the rest of the learner."""
+
+    spec: EnvironmentSpec
+    """of the environments that the policy acts in"""
+    slots: Slots
+    """the places that its sessions occupy"""
+    max_rows: int
+    """most environments in one message, and so in a session"""
+    submit: Callable[[Request], None]
+    """takes a checked step to be answered"""
+    version: Callable[[], int]
+    """training version that acts now"""
+    drop: Callable[[np.ndarray], None]
+    """called with a lease's slots once it has ended and all its steps are answered"""
+
+
+@dataclass(eq=False)
+class Lease:
+    """One client's environments, for as long as the learner keeps their place."""
+
+    lane: Lane
+    session: Session = field(init=False)
+    outbox: Outbox | None = None
+    """of the stream that carries it; None while it waits to be resumed"""
+    expiry: asyncio.TimerHandle | None = None
+    ended: bool = False
+    asked_at: dict[int, float] = field(default_factory=dict)
+    """when the steps in flight came, by sequence"""
+    answered_at: float | None = None
+
+
+class Leases:
+    """All leases of a learner.
+
+    Everything but `statistics` runs on the event loop, so that no state here needs a lock; inference
+    threads hand their answers over through a deque whose operations are atomic.
+
+    `on_failure` hears of a failure that no client has caused.
+    """
+
+    def __init__(self, lease_seconds: float, on_failure: Callable[[BaseException], None]) -> None:
+        self.lease_seconds = lease_seconds
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._by_token: dict[bytes, Lease] = {}
+        self._answers: deque[tuple[Lease, int, np.ndarray, int]] = deque()
+        self._wakes = False
+        self._counts: Counter[str] = Counter()
+        self._streams = 0
+        self._environments = 0
+        self._seconds_waiting = 0.0
+        self._seconds_acting = 0.0
+
+    def begin(self, lane: Lane, count: int, client: str) -> Lease:
+        """A new lease of `count` environments.
+
+        Raises:
+            NoCapacity: too few slots are free.
+            InvalidRequest: there are not as many slots at all.
+        """
+        if count > lane.slots.capacity:
+            raise InvalidRequest(
+                f"num_environments: expected at most {lane.slots.capacity} (all slots of this learner), "
+                f"found {count}: open smaller sessions, or raise --max-environments"
+            )
+        lease = Lease(lane)
+        lease.session = Session(
+            token=secrets.token_bytes(16),
+            client=client,
+            slots=lane.slots.lease(count),
+            spec=lane.spec,
+            reply=partial(self._post, lease),
+        )
+        self._by_token[lease.session.token] = lease
+        self._environments += count
+        self._counts["sessions_begun"] += 1
+        return lease
+
+    def find(self, token: bytes, lane: Lane, count: int) -> Lease | None:
+        """The lease that `token` names, to be resumed; None if there is none (any more).
+
+        Raises:
+            InvalidRequest: it has another mode or number of environments.
+        """
+        lease = self._by_token.get(token)
+        if lease is None:
+            return None
+        found = len(lease.session.slots)
+        if lease.lane is not lane or found != count:
+            raise InvalidRequest(
+                f"resume_token: expected the mode and {found} environments of the session that it "
+                f"names, found others"
+            )
+        self._counts["sessions_resumed"] += 1
+        return lease
+
+    def attach(self, lease: Lease, outbox: Outbox) -> None:
+        """Let the stream of `outbox` carry the lease; a former stream is ended."""
+        if lease.expiry is not None:
+            lease.expiry.cancel()
+            lease.expiry = None
+        if lease.outbox is not None:
+            lease.outbox.put_nowait(NotServing("the session goes on in another stream"))
+        else:
+            self._streams += 1
+        lease.outbox = outbox
+        lease.session.attach(outbox.put_nowait)
+
+    def detach(self, lease: Lease, outbox: Outbox) -> None:
+        """The stream of `outbox` is over. The lease lives on for a while, unless it has ended or the
+        stream did not carry it any more."""
+        if lease.outbox is not outbox:
+            return
+        lease.outbox = None
+        self._streams -= 1
+        lease.session.detach()
+        if not lease.ended:
+            lease.expiry = self._loop.call_later(self.lease_seconds, self._expire, lease)
+
+    def note_asked(self, lease: Lease, sequence: int) -> None:
+        """A step was taken in."""
+        now = time.monotonic()
+        lease.asked_at[sequence] = now
+        if lease.answered_at is not None:
+            self._seconds_acting += now - lease.answered_at
+
+    def end(self, lease: Lease) -> None:
+        """End the lease. Its slots are free once no inference batch holds a step of them. Idempotent."""
+        if lease.ended:
+            return
+        lease.ended = True
+        if lease.expiry is not None:
+            lease.expiry.cancel()
+        del self._by_token[lease.session.token]
+        if lease.session.idle:
+            self._release(lease)
+
+    def end_streams(self, reason: RequestError) -> None:
+        """End every stream that carries a lease with `reason`."""
+        for lease in self._by_token.values():
+            if lease.outbox is not None:
+                lease.outbox.put_nowait(reason)
+
+    def statistics(self) -> Mapping[str, float]:
+        """Counts since the start, and what there is now. Any thread may ask."""
+        return {
+            "sessions": len(self._by_token),
+            "streams": self._streams,
+            "environments": self._environments,
+            "actor_seconds_waiting": self._seconds_waiting,
+            "actor_seconds_acting": self._seconds_acting,
+            **{f"count_{name}": count for name, count in self._counts.copy().items()},
+        }
+
+    def _expire(self, lease: Lease) -> None:
+        self._counts["leases_expired"] += 1
+        logger.warning("%s: lease expired", lease.session.client)
+        self.end(lease)
+
+    def _release(self, lease: Lease) -> None:
+        slots = lease.session.slots
+        lease.lane.drop(slots)
+        lease.lane.slots.release(slots)
+        self._environments -= len(slots)
+
+    # Answers ------------------------------------------------------------------------------------
+
+    def _post(self, lease: Lease, sequence: int, actions: np.ndarray, version: int) -> None:
+        """Bring an answer to the event loop. Called by inference threads."""
+        self._answers.append((lease, sequence, actions, version))
+        # One wake-up drains all that has come by then, so the answers of a batch share one. The flag
+        # falls before the draining begins: who still saw it up is drained.
+        if not self._wakes:
+            self._wakes = True
+            with suppress(RuntimeError):  # The loop has ended, and every stream before it.
+                self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._wakes = False
+        try:
+            while self._answers:
+                self._answer(*self._answers.popleft())
+        except Exception as error:  # noqa: BLE001 - asyncio would only log it, and the learner hang
+            self._on_failure(error)
+
+    def _answer(self, lease: Lease, sequence: int, actions: np.ndarray, version: int) -> None:
+        lease.session.answer(sequence, actions, version)
+        lease.answered_at = time.monotonic()
+        self._seconds_waiting += lease.answered_at - lease.asked_at.pop(sequence, lease.answered_at)
+        if lease.ended and lease.session.idle:
+            self._release(lease)
