@@ -24,10 +24,10 @@ FRAMES_PER_SECOND = 15
 UPSCALE = 4
 
 
-def make_atari(env_id: str, num_envs: int, num_threads: int = 1) -> Any:
+def make_atari(env_id: str, num_envs: int) -> Any:
     """A Gymnasium vector environment of the game; observations uint8 [N, 84, 84, 1].
 
-    One thread by default: a machine's cores are shared by starting one actor process for each.
+    One thread: a machine's cores are shared by starting one actor process for each.
 
     Raises:
         EnvironmentFailure: ale-py is not installed.
@@ -44,7 +44,7 @@ def make_atari(env_id: str, num_envs: int, num_threads: int = 1) -> Any:
         AtariVectorEnv(
             game,
             num_envs,
-            num_threads=num_threads,
+            num_threads=1,
             img_height=FRAME,
             img_width=FRAME,
             grayscale=True,

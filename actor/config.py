@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protos.errors import ConfigError
-from protos.options import check_ranges, option
+from protos.options import check_ranges, check_video, option
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ class ActorOptions:
         check_ranges(self)
         if not self.env:
             raise ConfigError("--env is required: what to step")
-        if self.video is not None and not self.video.lower().endswith((".mp4", ".gif")):
-            raise ConfigError(f"--video {self.video}: expected a name that ends in .mp4 or .gif")
+        check_video(self.video)
         _check_server(self.server)
 
 

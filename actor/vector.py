@@ -10,8 +10,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 from actor.timestep import TimeStep
 from protos.errors import EnvironmentFailure, InvalidRequest, UnsupportedSpace
 from protos.specs import flattener, from_spaces
+from protos.tensors import REWARD, describe, fits
 
 NO_REWARD = np.float32(0)
+BOOL = np.dtype(np.bool_)
 DEFAULT_FRAMES_PER_SECOND = 30
 
 
@@ -59,9 +61,9 @@ class GymnasiumVector:
         except Exception as error:
             raise self._failure("step()", error) from error
         first = self._last
-        terminated = self._rows("terminated", terminated, np.bool_)
-        truncated = self._rows("truncated", truncated, np.bool_) & ~terminated
-        reward = self._rows("reward", reward, np.float32)
+        terminated = self._rows("terminated", terminated, BOOL)
+        truncated = self._rows("truncated", truncated, BOOL) & ~terminated
+        reward = self._rows("reward", reward, REWARD)
         self._last = terminated | truncated
         return TimeStep(observation, np.where(first, NO_REWARD, reward), terminated, truncated, first)
 
@@ -80,31 +82,30 @@ class GymnasiumVector:
         except Exception as error:
             raise self._failure("close()", error) from error
 
-    def _rows(self, what: str, values: Any, dtype: Any) -> np.ndarray:
+    def _rows(self, what: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray:
         """`values` as [N] of the dtype."""
         array = np.asarray(values)
-        if array.shape != self._shape or not (
-            array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind")
-        ):
+        if array.shape != self._shape or not fits(array, dtype):
             raise EnvironmentFailure(
                 f"environment {self._env_id}: step() must return {what} as "
-                f"{np.dtype(dtype)}[{self.num_envs}], found {array.dtype}{list(array.shape)}"
+                f"{dtype}[{self.num_envs}], found {describe(array, dtype)}"
             )
         return array.astype(dtype, copy=False)
 
     def _check(self, observation: Any) -> None:
-        """Refuse observations that do not fit the space, once: later ones are as the first."""
+        """Refuse observations that do not fit the space, once: later ones are as the first, and what
+        they hold is looked at when they are sent."""
         try:
             arrays = flattener(self._leaves)(observation)
         except InvalidRequest as error:
             raise EnvironmentFailure(f"environment {self._env_id}: {error}") from None
         for leaf, array in zip(self._leaves, map(np.asarray, arrays), strict=True):
             shape = (self.num_envs, *leaf.shape)
-            if array.shape != shape or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+            if array.shape != shape or not fits(array, leaf.dtype):
                 raise EnvironmentFailure(
                     f"environment {self._env_id}: reset() must return the observation "
                     f"{leaf.name!r} as {leaf.dtype}{list(shape)}, as its space says, "
-                    f"found {array.dtype}{list(array.shape)}"
+                    f"found {describe(array, leaf.dtype)}"
                 )
 
     def _failure(self, where: str, error: Exception) -> EnvironmentFailure:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from protos.errors import ConfigError
-from protos.options import check_ranges, option
+from protos.options import check_ranges, check_video, option
 
 
 @dataclass(frozen=True)
@@ -19,19 +19,19 @@ class AgentOptions:
 
     agent: Literal["vtrace"] = option("vtrace", "algorithm")
     unroll_length: int = option(
-        8, "T, transitions in an unroll; consecutive unrolls share one step", at_least=1
+        16, "T, transitions in an unroll; consecutive unrolls share one step", at_least=1
     )
-    batch_size: int = option(16, "B, unrolls in a training batch", at_least=1)
+    batch_size: int = option(8, "B, unrolls in a training batch", at_least=1)
     discount: float = option(0.99, "discount of a reward one step later", at_least=0, at_most=1)
     reward_clip: float = option(
         0.0, "rewards are clipped to [-x, x] for learning, never in reports; 0 clips nothing", at_least=0
     )
     entropy_cost: float = option(0.01, "weight of the entropy bonus", at_least=0)
-    value_cost: float = option(0.1, "weight of the value loss", at_least=0)
+    value_cost: float = option(0.5, "weight of the value loss", at_least=0)
     rho_clip: float = option(1.0, "V-trace: clip of the importance weight, rho bar", above=0)
     trace_clip: float = option(1.0, "V-trace: clip of the trace coefficient, c bar", above=0)
     trace_lambda: float = option(
-        1.0, "V-trace: further decay of the trace, lambda", at_least=0, at_most=1
+        0.95, "V-trace: further decay of the trace, lambda", at_least=0, at_most=1
     )
     optimizer: Literal["adam", "rmsprop", "sgd"] = option("adam", "Keras optimizer")
     learning_rate: float = option(2e-3, "step size of the optimizer", above=0)
@@ -164,8 +164,7 @@ class EvaluateOptions:
         check_ranges(self)
         if self.logdir is None:
             raise ConfigError("--logdir is required: the run whose policy to evaluate")
-        if self.video is not None and not self.video.lower().endswith((".mp4", ".gif")):
-            raise ConfigError(f"--video {self.video}: expected a name that ends in .mp4 or .gif")
+        check_video(self.video)
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "frame_stack": 4,
         "torso": "shallow",
         "entropy_cost": 0.01,
-        "value_cost": 0.5,
         "learning_rate": 6e-4,
         "total_steps": 10_000_000,
     },

@@ -41,7 +41,7 @@ class Description:
         Raises:
             EnvironmentFailure: the environment cannot be made; with the child's own words.
         """
-        self._process = subprocess.Popen(
+        self._process = process = subprocess.Popen(
             actor_command("--env", self._env, "--describe"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -51,18 +51,20 @@ class Description:
             # Ctrl-C in a terminal is not the environment's failure.
             start_new_session=True,
         )
-        try:
-            text, words = self._process.communicate(timeout=self._timeout_seconds)
-        except subprocess.TimeoutExpired:
+        with process:  # It closes the pipes, which `communicate` leaves open where it gives up.
+            try:
+                text, words = process.communicate(timeout=self._timeout_seconds)
+            except subprocess.TimeoutExpired:
+                raise EnvironmentFailure(
+                    f"--env {self._env}: expected its specs within {self._timeout_seconds:g} s, "
+                    "found nothing"
+                ) from None
+            finally:
+                # What the environment has started may have outlived the child, and hold its pipes.
+                _end_group(process)
+        if process.returncode != 0:
             raise EnvironmentFailure(
-                f"--env {self._env}: expected its specs within {self._timeout_seconds:g} s, "
-                "found nothing"
-            ) from None
-        finally:
-            self.close()
-        if (status := self._process.returncode) != 0:
-            raise EnvironmentFailure(
-                f"--env {self._env} cannot be described (status {status}):\n{words.strip()}"
+                f"--env {self._env} cannot be described (status {process.returncode}):\n{words.strip()}"
             )
         return text
 

@@ -16,7 +16,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -79,7 +79,7 @@ def build_parser(
         is_flag = hints[entry.name] is bool
         parser.add_argument(
             flag(entry.name),
-            default=(preset or {}).get(entry.name, _default(entry)),
+            default=(preset or {}).get(entry.name, entry.default),
             help=entry.metadata["help"],
             **({"action": ActionYesNo(no_prefix="no-")} if is_flag else {"type": hints[entry.name]}),
         )
@@ -147,6 +147,16 @@ def _check_range(name: str, number: float, limits: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name} {number}: expected {words} {limits[key]}")
 
 
+def check_video(video: str | None) -> None:
+    """Check the name of the file that --video names, if it names one.
+
+    Raises:
+        ConfigError: it ends in something else than what can be written.
+    """
+    if video is not None and not video.lower().endswith((".mp4", ".gif")):
+        raise ConfigError(f"--video {video}: expected a name that ends in .mp4 or .gif")
+
+
 def flag(name: str) -> str:
     """The command line's spelling of an option."""
     return f"--{name.replace('_', '-')}"
@@ -159,14 +169,14 @@ def config_path(argv: Sequence[str]) -> str | None:
 
 def peek(argv: Sequence[str], name: str) -> str | None:
     """One option's value before the full parse, as text; the same precedence as there."""
-    flag = f"--{name.replace('_', '-')}"
+    spelling = flag(name)
     found = os.environ.get(f"{ENV_PREFIX}_{name.upper()}")
     if found is None and name != "config":
         found = _from_file(config_path(argv), name)
     for position, argument in enumerate(argv):
-        if argument.startswith(f"{flag}="):
-            found = argument.removeprefix(f"{flag}=")
-        elif argument == flag and position + 1 < len(argv):
+        if argument.startswith(f"{spelling}="):
+            found = argument.removeprefix(f"{spelling}=")
+        elif argument == spelling and position + 1 < len(argv):
             found = argv[position + 1]
     return found
 
@@ -190,10 +200,6 @@ def refuse(prog: str, message: str) -> NoReturn:
 
 def _option_fields(options: type) -> list[Field[Any]]:
     return [f for f in fields(options) if "help" in f.metadata]
-
-
-def _default(entry: Field[Any]) -> Any:
-    return None if entry.default is MISSING else entry.default
 
 
 def _version() -> str:

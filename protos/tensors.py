@@ -16,17 +16,38 @@ def encode(value: Any, spec: ArraySpec, rows: int, what: str) -> bytes:
     """`value` as the bytes of [rows, *spec.shape] of the spec's dtype.
 
     Raises:
-        InvalidRequest: another shape, or a dtype that does not cast safely.
+        InvalidRequest: another shape, or a dtype or values that do not fit (see `fits`).
     """
     array = np.asarray(value)
     expected = (rows, *spec.shape)
-    if array.shape != expected or not (
-        array.dtype == spec.dtype or np.can_cast(array.dtype, spec.dtype, "same_kind")
-    ):
+    if array.shape != expected or not fits(array, spec.dtype):
         raise InvalidRequest(
-            f"{what}: expected {spec.dtype}{list(expected)}, found {array.dtype}{list(array.shape)}"
+            f"{what}: expected {spec.dtype}{list(expected)}, found {describe(array, spec.dtype)}"
         )
-    return np.ascontiguousarray(array, spec.dtype).tobytes()
+    if array.dtype == spec.dtype:
+        return np.ascontiguousarray(array).tobytes()
+    # A float that becomes infinite is refused by whoever decodes it, as one that already was.
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, spec.dtype).tobytes()
+
+
+def fits(array: np.ndarray, dtype: np.dtype[Any]) -> bool:
+    """Whether `array` may be sent as `dtype`: by NumPy's "same_kind" casting (never float to integer or
+    signed to unsigned), where integers must keep their values and floats may be rounded."""
+    if array.dtype == dtype:
+        return True
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        return False
+    return dtype.kind not in "iu" or np.array_equal(array, array.astype(dtype))
+
+
+def describe(array: np.ndarray, dtype: np.dtype[Any]) -> str:
+    """What an `array` is that does not fit `dtype`: its dtype and shape, and its values where they
+    alone are wrong."""
+    text = f"{array.dtype}{list(array.shape)}"
+    if np.can_cast(array.dtype, dtype, "same_kind") and not fits(array, dtype):
+        return f"{text} of {array.min()} to {array.max()}"
+    return text
 
 
 def decode_rows(data: bytes, dtype: np.dtype[Any], rows: int, what: str) -> np.ndarray:

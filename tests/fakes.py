@@ -19,8 +19,8 @@ from gymnasium import spaces
 
 from learner.experience.trajectory import ActInputs, ActOutputs, State, Tensor
 from learner.serving.batcher import Request
-from learner.serving.server import InferenceServer
 from learner.serving.leases import Lane
+from learner.serving.server import InferenceServer
 from learner.serving.slots import Slots
 from protos import inference_pb2 as pb
 from protos.specs import EnvironmentSpec, from_spaces

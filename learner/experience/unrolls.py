@@ -25,8 +25,11 @@ class Layout:
     """What a step and an unroll's beginning consist of, besides reward, flags and version."""
 
     observation: Sequence[ArraySpec]
+    """the leaves, in the order of the environment's spec"""
     record: Mapping[str, RowSpec]
+    """what the policy wants stored with each step, by name"""
     state: Mapping[str, RowSpec]
+    """the policy's memory before an unroll's first row, by name; empty without one"""
 
 
 class Steps(NamedTuple):
@@ -94,14 +97,21 @@ class UnrollPool:
             return np.empty((length + 1, columns, *shape), dtype)
 
         self.length = length
+        """T, transitions in an unroll"""
         self.observation = [rows(leaf.shape, leaf.dtype) for leaf in layout.observation]
+        """[T+1, columns, *shape] of its dtype, for each leaf"""
         self.reward = rows((), np.float32)
+        """float32 [T+1, columns]"""
         self.flags = rows((), np.uint8)
+        """uint8 [T+1, columns]: StepFlag bits of the wire, and LEASE_START"""
         self.version = rows((), np.int64)
+        """int64 [T+1, columns]: training version of the policy that acted"""
         self.record = {name: rows(*spec) for name, spec in layout.record.items()}
+        """[T+1, columns, ...] each: what the policy wanted stored"""
         self.state = {
             name: np.empty((columns, *spec.shape), spec.dtype) for name, spec in layout.state.items()
         }
+        """[columns, ...] each: the policy's memory before row 0"""
         self._free = list(range(columns - 1, -1, -1))
         self._lock = threading.Lock()
 

@@ -48,12 +48,18 @@ class InferenceBatch:
 
     def __init__(self, observation: Sequence[ArraySpec], capacity: int, scratch_slot: int) -> None:
         self.observation = [leaf.zeros(capacity) for leaf in observation]
+        """[capacity, *shape] for each leaf"""
         # In one array, because handing an array to TensorFlow costs the same whatever its size.
         self.rows = np.zeros((4, capacity), np.int32)
+        """int32 [4, capacity]: slots, flags, the bits of the float32 rewards, and in [3, 0] the number
+        of the policy call"""
         self.slots, self.flags = self.rows[0], self.rows[1]
+        """int32 [capacity] each, views of `rows`"""
         self.reward = self.rows[2].view(np.float32)
+        """float32 [capacity], a view of `rows`"""
         self.slots[:] = scratch_slot
         self.size = 0
+        """n, rows that are no padding"""
         self._scratch_slot = scratch_slot
         self._requests: list[Request] = []
 
@@ -107,6 +113,7 @@ class Batcher:
         num_threads: int = 1,
     ) -> None:
         self.max_rows = max_rows
+        """Most rows in a batch, and so in a request."""
         self._free = [
             InferenceBatch(observation, max_rows, scratch_slot) for _ in range(num_threads + 1)
         ]

@@ -65,6 +65,7 @@ class PolicyFunction:
         self._bucket_of = [min(b for b in self._buckets if b >= n) for n in range(max_rows + 1)]
         self._call = _trace(policy, self._tables, observation, seed, greedy)
         self.layout = Layout(observation, self._record_specs(), self._state_specs(policy))
+        """What a step consists of, as the policy's trace has shown."""
 
     def warm_up(self, batch: InferenceBatch) -> None:
         """Run every bucket once on padding, so that no actor waits for what the first call prepares."""

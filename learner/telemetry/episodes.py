@@ -127,12 +127,10 @@ class EpisodeTracker:
         """Seconds of training, over all resumptions."""
         return self._clock() - self._started
 
-    def mean_return(self, last: int = WINDOW) -> float | None:
-        """Mean of the last `last` episodes (at most 100), or of as many as there are; None if none."""
-        if not 1 <= last <= WINDOW:
-            raise ValueError(f"last={last}: expected 1 to {WINDOW}, since no more are kept")
+    def mean_return(self) -> float | None:
+        """Mean of the last 100 episodes, or of as many as there are; None if none."""
         with self._lock:
-            return _mean(list(self._recent)[-last:])
+            return _mean(self._recent)
 
     def curve(self) -> Curve:
         """The learning curve so far."""
@@ -220,5 +218,5 @@ class EpisodeTracker:
             self._solved = (self._env_steps, seconds)
 
 
-def _mean(values: list[float] | deque[int]) -> float | None:
+def _mean(values: deque[float] | deque[int]) -> float | None:
     return sum(values) / len(values) if values else None

@@ -32,11 +32,6 @@ class Registry:
                 raise ValueError(f"two parts report as {name!r}: their numbers would mix")
             self._parts[name] = statistics
 
-    def unregister(self, name: str) -> None:
-        """Forget the part called `name`, if there is one."""
-        with self._lock:
-            self._parts.pop(name, None)
-
     def snapshot(self) -> dict[str, float]:
         """All numbers of now, as "name/key"."""
         with self._lock:

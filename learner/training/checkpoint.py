@@ -36,9 +36,11 @@ class Checkpoint:
     """What was saved."""
 
     path: Path
+    """the file that it was read from"""
     version: int
     """training version"""
     arrays: Mapping[str, np.ndarray]
+    """the agent's variables by their stable names, each of its own shape and dtype"""
     metadata: Mapping[str, Any]
     """plain JSON values"""
 

@@ -12,14 +12,17 @@ class PublishedWeights:
     """Copies the trained variables into those that inference acts with, never in the middle of a batch.
 
     Any number of inference threads read at once; a publication waits for those that read, and later
-    readers wait for it. `_lock` guards every field but the variables themselves.
+    readers wait for it. The lock of `_changed` guards `_readers` and `_publishing`, and these two guard
+    the acting variables and `_version`: written while `_publishing` with no reader, and held still
+    while there are readers. The property `version` alone reads without either: one integer, which may
+    be that of a publication under way.
+
+    Args:
+        copy: copies the variables.
+        version: training version of what they hold now.
     """
 
-    def __init__(
-        self,
-        copy: Callable[[], object],
-        version: int = 0,
-    ) -> None:
+    def __init__(self, copy: Callable[[], object], version: int = 0) -> None:
         self._copy = copy
         self._version = version
         self._readers = 0

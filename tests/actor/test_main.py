@@ -199,6 +199,48 @@ def test_no_learner_within_the_timeout(capsys: pytest.CaptureFixture[str]) -> No
     assert "Traceback" not in error
 
 
+def test_an_option_that_is_refused_late_ends_it_with_status_2(
+    fake_client: type[FakeClient], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actor.video.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as ended:
+        main(["--env", f"{TOYS}:Walk", "--video", "walk.gif"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "seedbed-actor: error: --video walk.gif needs imageio: pip install 'seedbed[video]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parent", "gives_up"), [(0, False), (os.getppid(), False), (os.getppid() + 1, True)]
+)
+def test_it_waits_as_long_as_its_parent_lives(
+    fake_client: type[FakeClient], parent: int, gives_up: bool
+) -> None:
+    assert main(["--env", f"{TOYS}:Walk", "--parent", str(parent)]) == 0
+    assert fake_client.made.options["retry"].give_up_when() is gives_up
+
+
+def test_an_actor_whose_parent_and_learner_are_gone_ends() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "actor",
+        "--env",
+        f"{TOYS}:Walk",
+        "--server",
+        "unix:/no/such/socket",
+    ]
+    parent = f"import os, subprocess; subprocess.Popen([*{command}, f'--parent={{os.getpid()}}'])"
+    # Returns when the last holder of its pipes has ended, which is the actor.
+    done = subprocess.run(
+        [sys.executable, "-c", parent], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("seedbed-actor: error: no learner at unix:/no/such/socket: "), done.stderr
+
+
 def test_video(fake_client: type[FakeClient], tmp_path: Path) -> None:
     imageio = pytest.importorskip("imageio")
     video = tmp_path / "walk.gif"

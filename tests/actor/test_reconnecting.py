@@ -13,7 +13,7 @@ import pytest
 from actor import InferenceClient, RetryPolicy, TimeStep, restart, transition
 from learner.serving.batcher import LEASE_START, Request
 from protos import inference_pb2 as pb
-from protos.errors import NotServing, RunEnded
+from protos.errors import DeadlineExceeded, NotServing, RunEnded
 from tests.fakes import ACTIONS, OBSERVATIONS, FakeLearner, LogLines, Proxy, answer, observation
 
 
@@ -84,6 +84,77 @@ def test_it_gives_up_when_it_was_told_to(address: str) -> None:
     with pytest.raises(NotServing, match=f"^no learner at {address} within 5 s: .*No such file"):
         connect(address, retry=retry).__enter__()
     assert next(ticks) == 7
+
+
+def test_it_gives_up_when_there_is_nothing_left_to_wait_for(address: str) -> None:
+    retry = RetryPolicy(give_up_when=lambda: True, random=lambda: 0.0)
+    with pytest.raises(NotServing, match=f"^no learner at {address}: .*No such file"):
+        connect(address, retry=retry).__enter__()
+
+
+class Slow:
+    """In the place of `actor.stream.Stream`: a learner that opens at once and answers late, or not at
+    all. Time passes with each attempt."""
+
+    now = 0.0
+    late = 5
+    opened = 0
+
+    @classmethod
+    async def dial(cls, server: str) -> "Slow":
+        return cls()
+
+    async def open(self, opening: pb.Open, timeout_seconds: float) -> pb.Opened:
+        Slow.opened += 1
+        Slow.now += 1.0
+        if Slow.opened > Slow.late + 1:
+            raise NotServing("gone")
+        return pb.Opened(session_token=b"token")
+
+    async def exchange(self, step: pb.Step, timeout_seconds: float) -> pb.Actions:
+        Slow.now += 120.0
+        if Slow.opened <= Slow.late:
+            raise DeadlineExceeded("expected an answer within 120 s")
+        return pb.Actions(sequence=step.sequence, action=np.array([1, 2]).tobytes())
+
+    async def close(self, error: str) -> None: ...
+
+    async def cancel(self) -> None: ...
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> type[Slow]:
+    monkeypatch.setattr("actor.client.Stream", Slow)
+    for name in ("now", "opened", "late"):
+        monkeypatch.setattr(Slow, name, getattr(Slow, name))
+    return Slow
+
+
+def patient(seconds: float) -> RetryPolicy:
+    return RetryPolicy(give_up_seconds=seconds, clock=lambda: Slow.now, random=lambda: 0.0)
+
+
+def test_a_learner_that_answers_late_is_not_gone(slow: type[Slow]) -> None:
+    with connect("a learner", retry=patient(30)) as client:
+        assert client.act(first(1, 2)).tolist() == [1, 2]
+    assert slow.opened == 6
+    assert slow.now > 5 * 120
+
+
+def test_a_learner_that_answers_late_and_then_is_gone_is_given_up(slow: type[Slow]) -> None:
+    slow.late = 2
+    with connect("a learner", retry=patient(30)) as client:
+        client.act(first(1, 2))
+        slow.late = 1  # From the next opening on it is gone.
+        began = slow.now
+        client._stream.exchange = slow_answer
+        with pytest.raises(NotServing, match=r"^no learner at a learner within 30 s: gone$"):
+            client.act(later(3, 4))
+    assert slow.now - began == 30 + 1
+
+
+async def slow_answer(step: pb.Step, timeout_seconds: float) -> pb.Actions:
+    raise DeadlineExceeded("expected an answer within 120 s")
 
 
 @pytest.mark.parametrize("break_", [Proxy.cut, Proxy.reset])

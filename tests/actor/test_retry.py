@@ -76,6 +76,19 @@ def test_time_counts_from_the_first_attempt() -> None:
     assert [next(attempts), next(attempts)] == [0, 1]
 
 
+def test_it_gives_up_when_there_is_nothing_left_to_wait_for() -> None:
+    clock = Clock()
+    asked: list[int] = []
+
+    def give_up() -> bool:
+        asked.append(len(clock.slept))
+        return len(asked) == 3
+
+    policy = RetryPolicy(give_up_when=give_up, clock=clock, random=lambda: 1.0)
+    assert list(policy.attempts(clock.sleep)) == [0, 1, 2]
+    assert asked == [0, 1, 2], "after each attempt that failed, before the waiting"
+
+
 @pytest.mark.parametrize("give_up_seconds", [None, 1e9])
 def test_waiting_long_overflows_nothing(give_up_seconds: float | None) -> None:
     clock = Clock()

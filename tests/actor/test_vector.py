@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from actor.environments import make_environment
@@ -54,6 +55,22 @@ def test_observations_of_another_shape_than_their_space_are_refused() -> None:
         EnvironmentFailure,
         match=r"must return the observation '' as float32\[2, 3\], as its space says, found "
         r"float32\[2, 2\]",
+    ):
+        environment.reset()
+
+
+def test_observations_that_do_not_fit_their_space_are_refused() -> None:
+    vector = SyncVectorEnv([Walk] * 2)
+    vector.single_observation_space = Box(-128, 127, (3,), np.int8)
+    environment = GymnasiumVector("toy", vector, seed=1)
+    shown = np.array([[1, 2, 127], [4, 5, 6]])
+    vector.reset = lambda **_: (shown, {})
+    environment.reset()
+    shown[0, 2] = 128
+    with pytest.raises(
+        EnvironmentFailure,
+        match=r"must return the observation '' as int8\[2, 3\], as its space says, "
+        r"found int64\[2, 3\] of 1 to 128$",
     ):
         environment.reset()
 

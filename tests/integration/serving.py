@@ -16,7 +16,6 @@ from learner.telemetry.statistics import Registry
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoints
 from protos import inference_pb2 as pb
-from protos.specs import EnvironmentSpec
 from tests.integration.scripted import SPEC, ScriptedAgent
 
 
@@ -29,7 +28,6 @@ class ServingLearner:
         folder: Path,
         monkeypatch: pytest.MonkeyPatch,
         options: LearnerOptions,
-        spec: EnvironmentSpec = SPEC,
     ) -> None:
         self.agent = ScriptedAgent()
         monkeypatch.setattr(app, "make_agent", self._make_agent)
@@ -37,7 +35,7 @@ class ServingLearner:
         monkeypatch.setattr(app, "TracedUpdate", lambda agent, *shapes: agent.update)
         self.learner = app.Learner(
             options,
-            spec,
+            SPEC,
             checkpoints=Checkpoints(folder, keep=1),
             restored=None,
             registry=Registry(),

@@ -44,6 +44,8 @@ def test_defaults_are_accepted() -> None:
         ({"log_interval_seconds": 0.0}, "--log-interval-seconds 0.0: expected more than 0"),
         ({"keep_checkpoints": 0}, "--keep-checkpoints 0: expected at least 1"),
         ({"inference_threads": 65}, "--inference-threads 65: expected at most 64"),
+        ({"lease_seconds": -1.0}, "--lease-seconds -1.0: expected at least 0"),
+        ({"lease_seconds": 604_801.0}, "--lease-seconds 604801.0: expected at most 604800"),
     ],
 )
 def test_out_of_bounds_is_refused_with_expected_and_found(
@@ -67,9 +69,32 @@ def test_queue_that_never_fills_a_batch_is_refused_with_the_way_out() -> None:
     LearnerOptions(queue_capacity=16, batch_size=16)
 
 
-def test_train_needs_an_environment() -> None:
-    with pytest.raises(ConfigError, match="--env is required"):
-        TrainOptions()
+@pytest.mark.parametrize("env", [None, ""])
+def test_train_needs_an_environment(env: str | None) -> None:
+    with pytest.raises(ConfigError, match="--env is required: local actors need to know what to step"):
+        TrainOptions(env=env)
+
+
+def test_a_learner_without_room_for_its_own_actors_is_refused_with_the_way_out() -> None:
+    few = {"env": "x", "num_actors": 3, "envs_per_actor": 4}
+    with pytest.raises(ConfigError) as refused:
+        TrainOptions(**few, max_environments=11)
+    assert str(refused.value) == (
+        "--max-environments 11 has no room for --num-actors 3 times --envs-per-actor 4: raise it to 12, "
+        "or leave it out"
+    )
+    TrainOptions(**few, max_environments=12)
+
+
+def test_a_policy_call_smaller_than_an_actors_message_is_refused_with_the_way_out() -> None:
+    few = {"env": "x", "num_actors": 3, "envs_per_actor": 4}
+    with pytest.raises(ConfigError) as refused:
+        TrainOptions(**few, inference_batch_size=3)
+    assert str(refused.value) == (
+        "--inference-batch-size 3 is less than --envs-per-actor 4, which come in one message: raise it, "
+        "or leave it out"
+    )
+    TrainOptions(**few, inference_batch_size=4)
 
 
 def test_train_checks_bounds_of_actors() -> None:

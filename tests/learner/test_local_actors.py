@@ -11,14 +11,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from google.protobuf import json_format
 
 from learner import local_actors
-from learner.local_actors import Description, LocalActors, actor_command
+from learner.local_actors import LocalActors, actor_command
 from learner.threads import Threads
-from protos import inference_pb2 as pb
-from protos import specs
-from protos.errors import EnvironmentFailure, WorkerFailure
+from protos.errors import WorkerFailure
 
 LIMIT_SECONDS = 20.0
 
@@ -288,40 +285,6 @@ def test_actor_that_cannot_be_started_is_said_at_once() -> None:
     with pytest.raises(FileNotFoundError):
         actors.start()
     actors.close()
-
-
-def test_describe_gives_the_specs_as_json() -> None:
-    spec = specs.from_proto(json_format.Parse(Description("CartPole-v1").text(), pb.EnvironmentSpec()))
-    assert [leaf.shape for leaf in spec.observation] == [(4,)]
-
-
-@pytest.mark.parametrize(
-    ("script", "status", "words"),
-    [
-        (
-            "import sys; sys.exit('NameNotFound: no such environment')",
-            1,
-            "NameNotFound: no such environment",
-        ),
-        (r"import os; os.write(2, b'caf\xe9'); os._exit(4)", 4, "caf�"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9, ""),
-    ],
-)
-def test_describe_fails_with_the_childs_own_words(
-    monkeypatch: pytest.MonkeyPatch, script: str, status: int, words: str
-) -> None:
-    monkeypatch.setattr(local_actors, "actor_command", lambda *_: [sys.executable, "-c", script])
-    with pytest.raises(EnvironmentFailure) as failed:
-        Description("Nonsense-v0").text()
-    assert str(failed.value) == f"--env Nonsense-v0 cannot be described (status {status}):\n{words}"
-
-
-def test_describe_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "import signal; signal.pause()"
-    monkeypatch.setattr(local_actors, "actor_command", lambda *_: [sys.executable, "-c", script])
-    with pytest.raises(EnvironmentFailure) as failed:
-        Description("Slow-v0", timeout_seconds=0.05).text()
-    assert str(failed.value) == "--env Slow-v0: expected its specs within 0.05 s, found nothing"
 
 
 def test_actor_command_runs_in_this_interpreter() -> None:

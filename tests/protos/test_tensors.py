@@ -72,6 +72,42 @@ def test_encode_refuses_other_shapes_and_dtypes(array: np.ndarray, dtype: str, f
     assert str(caught.value) == f"observation 'x': expected {dtype}[2, 3], {found}"
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype", "found"),
+    [
+        (np.array([[1, 2, 300]]), "int8", "found int64[1, 3] of 1 to 300"),
+        (np.array([[-129, 0, 127]]), "int8", "found int64[1, 3] of -129 to 127"),
+        (np.array([[0, 2**31, 5]]), "int32", "found int64[1, 3] of 0 to 2147483648"),
+        (np.array([[200, 1, 2]], np.uint8), "int8", "found uint8[1, 3] of 1 to 200"),
+        (
+            np.array([[2**63, 1, 2]], np.uint64),
+            "int64",
+            "found uint64[1, 3] of 1 to 9223372036854775808",
+        ),
+        (np.array([[256, 0, 0]], np.uint16), "uint8", "found uint16[1, 3] of 0 to 256"),
+    ],
+)
+def test_encode_refuses_integers_that_would_wrap(values: np.ndarray, dtype: str, found: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        encode(values, spec(dtype, 3), 1, "observation 'x'")
+    assert str(caught.value) == f"observation 'x': expected {dtype}[1, 3], {found}"
+
+
+@pytest.mark.parametrize("source", ["bool", "int16", "int64", "uint8", "uint64"])
+def test_integers_that_fit_are_accepted(source: str) -> None:
+    values, leaf = np.array([[0, 1, 1]]).astype(source), spec("int8", 3)
+    np.testing.assert_array_equal(decode(encode(values, leaf, 1, "x"), leaf, 1, "x"), values)
+    assert encode(values[:0], leaf, 0, "x") == b""
+
+
+def test_floats_are_rounded_and_beyond_the_range_infinite_which_decode_refuses() -> None:
+    leaf = spec("float32", 2)
+    back = decode(encode(np.array([[0.1, -1e-60]]), leaf, 1, "x"), leaf, 1, "x")
+    np.testing.assert_array_equal(back, np.float32([[0.1, 0]]))
+    with pytest.raises(InvalidRequest, match="expected finite numbers, found NaN or infinity"):
+        decode(encode(np.array([[0.1, 1e300]]), leaf, 1, "x"), leaf, 1, "x")
+
+
 def test_decoded_arrays_are_views_and_read_only() -> None:
     data = np.arange(4, dtype=np.float32).tobytes()
     array = decode(data, spec("float32", 2), 2, "x")

@@ -71,11 +71,11 @@ def test_the_linear_schedule_ends_at_0() -> None:
 
     rates = [
         float(optimizer.apply(ONE, gradient, tf.constant(progress))["learning_rate"])
-        for progress in (0.0, 0.25, 1.0, 1.5)
+        for progress in (0.0, 0.5, 1.0, 1.5)
     ]
 
-    np.testing.assert_allclose(rates, [1, 0.75, 0, 0])
-    assert weights.numpy()[0] == pytest.approx(1 - 1.75)
+    np.testing.assert_allclose(rates, [1, 0.5, 0, 0])
+    assert weights.numpy()[0] == pytest.approx(1 - 1.5)
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])

@@ -1,14 +1,16 @@
 """The pool and the writer of unrolls, against the slow truth in `worlds`, in random interleavings."""
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
+from learner.experience.trajectory import State
 from learner.experience.unroll_queue import UnrollQueue
-from learner.experience.unrolls import UnrollPool, UnrollWriter
+from learner.experience.unrolls import UnrollPool, UnrollWriter, pool_columns
 from tests.learner.experience.running import Running
 from tests.learner.experience.worlds import LAYOUT, World, assert_same_batch, expected_batch
 
@@ -34,7 +36,12 @@ class Parts:
         self.world = World(length, np.random.default_rng(seed))
 
     def step(self, *slots: int) -> bool:
-        return self.writer.append(self.world.step(slots))
+        """Step as the inference thread does; False if there is no more use for it."""
+        steps = self.world.step(slots)
+        if not self.writer.wait_for_room():
+            return False
+        self.writer.append(steps)
+        return True
 
     def take_and_compare(self, count: int) -> None:
         """The `count` oldest finished unrolls are the truth's."""
@@ -109,6 +116,25 @@ def test_memory_is_asked_for_only_where_an_unroll_begins() -> None:
         parts.step(2, 0)
         asked.append([rows.tolist() for rows in parts.world.asked])
     assert asked == [[[0, 1]], [], [], [[0, 1]], [], [], [[0, 1]]]
+
+
+def test_memory_is_fetched_while_the_writer_is_free() -> None:
+    """The device may take its time, and the event loop must be able to end a lease meanwhile."""
+    parts = Parts(length=2)
+    steps = parts.world.step([0, 1])
+    during: list[Mapping[str, float]] = []
+
+    def state_before(rows: np.ndarray) -> State:
+        parts.writer.drop(np.array([2], np.int32))
+        during.append(parts.writer.statistics())
+        return steps.state_before(rows)
+
+    Running(lambda: parts.writer.append(steps._replace(state_before=state_before))).result()
+    assert [statistics["unfinished"] for statistics in during] == [0]
+    assert parts.writer.statistics()["unfinished"] == 2
+    parts.step(0, 1)
+    parts.step(1, 0)
+    parts.take_and_compare(2)
 
 
 def test_policy_without_memory_is_never_asked_for_it() -> None:
@@ -228,9 +254,8 @@ def test_pool_of_two_columns_a_slot_a_queue_and_a_batch_is_never_short() -> None
     """The most columns in use at once: the queue one below full, a batch at the prefetch thread, and
     every slot about to finish its unroll and to begin another."""
     slots, capacity, batch_size = 4, 3, 3
-    parts = Parts(
-        slots=slots, length=1, capacity=capacity, columns=2 * slots + capacity - 1 + batch_size
-    )
+    enough = pool_columns(slots, capacity, batch_size)
+    parts = Parts(slots=slots, length=1, capacity=capacity, columns=enough - 1)
     parts.step(0)
     parts.step(0, 1, 2, 3)  # depth 1
     parts.step(0, 1, 2, 3)  # depth 5
@@ -256,7 +281,10 @@ def test_two_inference_threads_and_a_prefetch_thread() -> None:
         acting = True
         while acting:
             chosen = rng.permutation(slots)[: rng.integers(1, slots + 1)] + slots * world.version
-            acting = parts.writer.append(world.step(chosen.tolist()))
+            steps = world.step(chosen.tolist())
+            acting = parts.writer.wait_for_room()
+            if acting:
+                parts.writer.append(steps)
 
     actors = [Running(partial(act, world)) for world in worlds]
     found: list[list[list[int]]] = [[], []]

@@ -108,6 +108,14 @@ def test_what_does_not_fit_waits_and_nothing_overtakes_it() -> None:
     assert [rows(next(batches)) for _ in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
 
 
+def test_what_would_never_fit_is_refused_and_holds_up_nobody() -> None:
+    batcher, answers = make_batcher(max_rows=4), Answers()
+    with pytest.raises(ValueError, match=r"^expected at most 4 rows, found 5$"):
+        batcher.submit(answers.request(0, 1, 2, 3, 4))
+    batcher.submit(answers.request(5, 6, 7, 8))
+    assert rows(next(iter(batcher))) == [5, 6, 7, 8]
+
+
 def test_a_large_request_is_not_starved_by_small_ones() -> None:
     batcher, answers = make_batcher(max_rows=4), Answers()
     batches = iter(batcher)

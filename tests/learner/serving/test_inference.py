@@ -1,5 +1,6 @@
 """The policy function over its state tables, and the worker around it."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,12 @@ from learner.experience.unrolls import RowSpec, Steps
 from learner.serving.batcher import LEASE_START, InferenceBatch, Request
 from learner.serving.env_state import StateTables
 from learner.serving.inference import InferenceWorker, PolicyAnswer, PolicyFunction, bucket_sizes
+from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock
 from learner.training.weights import PublishedWeights
 from protos import inference_pb2 as pb
 from tests.fakes import SPEC, SumPolicy, observation
+from tests.learner.experience.running import Running
 
 SLOTS = 10
 MAX_ROWS = 6
@@ -178,8 +181,7 @@ def test_tables_hold_any_shape_and_dtype_and_zero_the_reset_rows() -> None:
         "done": tf.TensorSpec((), tf.bool),
         "core": tf.TensorSpec((1,), tf.float16),
     }
-    tables = StateTables(specs, 4)
-    assert tables.scratch_slot == 4
+    tables = StateTables(specs, 4)  # rows of 4 slots, and the scratch slot 4
     stored = {
         "frames": tf.fill((2, 2, 3), tf.constant(9, tf.uint8)),
         "done": tf.constant([True, True]),
@@ -199,34 +201,47 @@ def test_tables_hold_any_shape_and_dtype_and_zero_the_reset_rows() -> None:
 
 
 class Story:
-    """A worker over given batches, and what happened in which order."""
+    """A worker over given batches, and what happened in which order. It is the worker's experience."""
 
-    def __init__(self, record: Callable[[Steps], bool] = lambda steps: True) -> None:
+    def __init__(self, keep: Callable[[Steps], object] = lambda steps: None, room: bool = True) -> None:
         self.events: list[tuple[str, Any]] = []
         self.weights = PublishedWeights(lambda: None, version=5)
         self.clock = BusyClock()
-        self._record = record
+        self.episodes = EpisodeTracker(SLOTS)
+        self._keep = keep
+        self._room = room
 
     def run(self, *batches: InferenceBatch, policy: Any = None) -> None:
-        def record(steps: Steps) -> bool:
-            self.events.append(("recorded", steps.slots.tolist()))
-            return self._record(steps)
+        InferenceWorker(
+            batches, policy or make_function(), self.weights, self.clock, self.episodes, self
+        ).run()
 
-        InferenceWorker(batches, policy or make_function(), self.weights, self.clock, record).run()
-
-    def batch(self, slots: list[int], numbers: list[float]) -> InferenceBatch:
+    def batch(self, slots: list[int], numbers: list[float], flags: int = pb.FIRST) -> InferenceBatch:
         def reply(actions: np.ndarray, version: int) -> None:
             self.events.append(("answered", (actions.tolist(), version)))
 
-        return make_batch(slots, numbers, pb.FIRST, reply)
+        return make_batch(slots, numbers, flags, reply)
+
+    def wait_for_room(self) -> bool:
+        self.events.append(("room", self._room))
+        return self._room
+
+    def append(self, steps: Steps) -> None:
+        self.events.append(("recorded", steps.slots.tolist()))
+        self._keep(steps)
+
+    def drop(self, slots: np.ndarray) -> None:
+        raise AssertionError("leases end on the event loop")
 
 
 def test_each_batch_is_recorded_before_it_is_answered() -> None:
     story = Story()
     story.run(story.batch([1, 2], [10, 20]), story.batch([3], [30]))
     assert story.events == [
+        ("room", True),
         ("recorded", [1, 2]),
         ("answered", ([10, 20], 5)),
+        ("room", True),
         ("recorded", [3]),
         ("answered", ([30], 5)),
     ]
@@ -234,7 +249,7 @@ def test_each_batch_is_recorded_before_it_is_answered() -> None:
 
 def test_what_is_recorded_is_the_batch_without_its_padding() -> None:
     kept: list[Steps] = []
-    story = Story(lambda steps: kept.append(steps) or True)
+    story = Story(kept.append)
     story.run(story.batch([4, 2, 0, 1, 3], [1, 2, 3, 4, 5]))
     (steps,) = kept
     assert steps.slots.tolist() == [4, 2, 0, 1, 3]
@@ -246,10 +261,22 @@ def test_what_is_recorded_is_the_batch_without_its_padding() -> None:
     assert steps.state_before(np.arange(5))["sum"].shape == (5, 2)
 
 
+def test_episodes_are_counted_before_their_steps_are_stored() -> None:
+    counted: list[tuple[int, int]] = []
+    story = Story(lambda steps: counted.append((story.episodes.env_steps, story.episodes.episodes)))
+    story.run(
+        story.batch([1, 2], [10, 20]),
+        story.batch([2, 1], [10, 20], 0),
+        story.batch([1], [30], pb.TERMINATED),
+    )
+    assert counted == [(0, 0), (2, 0), (3, 1)]
+
+
 def test_it_ends_unanswered_when_nothing_can_be_recorded_any_more() -> None:
-    story = Story(lambda steps: False)
+    story = Story(room=False)
     story.run(story.batch([1], [10]), story.batch([2], [20]))
-    assert story.events == [("recorded", [1])]
+    assert story.events == [("room", False)]
+    assert story.episodes.env_steps == story.episodes.episodes == 0
 
 
 def test_the_weights_are_held_while_acting_and_free_while_recording() -> None:
@@ -260,15 +287,23 @@ def test_the_weights_are_held_while_acting_and_free_while_recording() -> None:
         held.append(("acting", story.weights._readers))
         return function(batch)
 
-    def record(steps: Steps) -> bool:
+    def keep(steps: Steps) -> None:
         held.append(("recording", story.weights._readers))
         story.weights.publish(6)  # Would deadlock if they were still held.
-        return True
 
-    story = Story(record)
+    story = Story(keep)
     story.run(story.batch([1], [10]), policy=policy)
     assert held == [("acting", 1), ("recording", 0)]
     assert story.events[-1] == ("answered", ([10], 5))
+
+
+def test_waiting_for_room_is_not_work() -> None:
+    now = [0.0]
+    story = Story(lambda steps: now.__setitem__(0, now[0] + 1.0))
+    story.clock = BusyClock(lambda: now[0])
+    story.wait_for_room = lambda: now.__setitem__(0, now[0] + 3.0) or True  # type: ignore[method-assign]
+    story.run(story.batch([1], [10]), story.batch([2], [20]))
+    assert story.clock.busy_fraction() == 1 / (1 + 3)
 
 
 def test_a_policy_that_fails_ends_the_worker_and_holds_nothing() -> None:
@@ -280,3 +315,35 @@ def test_a_policy_that_fails_ends_the_worker_and_holds_nothing() -> None:
         story.run(story.batch([1], [10]), policy=policy)
     assert story.events == []
     story.weights.publish(6)
+
+
+def test_two_threads_never_use_a_seed_twice() -> None:
+    """Calls of two threads that overlap: each reads its seed while the other is in the middle."""
+    function = make_function()
+    both = threading.Barrier(2)
+
+    def seeds() -> list[int]:
+        batch = make_batch([0], [1])
+        both.wait()
+        return [int(function(batch).record["seed"][0, 1]) for _ in range(200)]
+
+    threads = [Running(seeds) for _ in range(2)]
+    found = [thread.result() for thread in threads]
+    assert len({*found[0], *found[1]}) == 400
+
+
+def test_seeds_are_numbered_on_the_host_at_each_call() -> None:
+    """By a variable in the graph, two threads could read one value before either has counted."""
+    function = make_function()
+    batches = [make_batch([0], [1]) for _ in range(3)]
+    function(batches[0])
+    function(batches[2])
+    function(batches[1])
+    assert [int(batch.rows[3, 0]) for batch in batches] == [0, 2, 1]
+
+
+def test_seeds_stay_within_their_dtype() -> None:
+    batch = make_batch([0], [1])
+    batch.set_call(2**31 + 5)
+    assert batch.rows[3, 0] == 5
+    assert make_function()(batch).action.tolist() == [1]

@@ -190,6 +190,18 @@ def test_the_learner_is_full_until_a_session_closes(learner: FakeLearner, log: L
         assert len(other.open(3).slots) == 3
 
 
+def test_a_session_larger_than_the_learner_is_refused_for_good(address: str) -> None:
+    with FakeLearner(address, capacity=4, max_rows=6) as learner:
+        assert refused(address, opening(5)) == (
+            StatusCode.INVALID_ARGUMENT,
+            "num_environments: expected at most 4 (all slots of this learner), found 5: open smaller "
+            "sessions, or raise --max-environments",
+        )
+        assert learner.server.statistics()["environments"] == 0
+        with Stream(address) as stream:
+            assert len(stream.open(4).slots) == 4
+
+
 def test_a_modes_lane_gets_its_sessions(address: str) -> None:
     with FakeLearner(address, modes=(pb.TRAIN, pb.EVALUATE)) as learner:
         with Stream(address) as one, Stream(address) as other:

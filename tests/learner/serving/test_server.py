@@ -87,6 +87,28 @@ def test_an_address_that_cannot_be_bound_is_refused(listen: str) -> None:
     assert refused(listen).startswith(f"--listen {listen}: expected a free address, HOST:PORT or ")
 
 
+def test_a_path_that_is_too_long_for_a_socket_is_refused() -> None:
+    listen = f"unix:/{'long' * 50}"
+    assert refused(listen) == f"--listen {listen}: AF_UNIX path too long"
+
+
+class Dying(InferenceServer):
+    """A server whose event loop fails once it is told to end."""
+
+    async def _serve(self) -> None:
+        await super()._serve()
+        raise ZeroDivisionError("boom")
+
+
+def test_the_owner_hears_of_an_event_loop_that_dies(address: str) -> None:
+    failures: list[BaseException] = []
+    server = Dying(address, lease_seconds=1, on_failure=failures.append)
+    server.start()
+    assert failures == []
+    server.close()
+    assert [str(failure) for failure in failures] == ["boom"]
+
+
 def test_strangers_on_the_port_disturb_nobody() -> None:
     with FakeLearner("127.0.0.1:0") as learner, Stream(learner.address) as stream:
         stream.open()

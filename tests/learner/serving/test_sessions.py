@@ -31,7 +31,7 @@ class Drive:
 
     def __init__(self) -> None:
         self.sent: list[pb.ServerMessage] = []
-        self.replies: list[tuple[Session, int, np.ndarray, int]] = []
+        self.replies: list[tuple[int, np.ndarray, int]] = []
         self.session = Session(
             token=b"t" * 16,
             client="a test",
@@ -90,7 +90,7 @@ def test_a_step_becomes_a_request_of_the_sessions_slots() -> None:
     assert [leaf.shape for leaf in request.observation] == [(2, 3), (2,), (2, 2)]
     assert request.observation[0].tolist() == [[0, 1, 2], [3, 4, 5]]
     request.reply(np.array([3, 4]), 9)
-    assert [(s, n, a.tolist(), v) for s, n, a, v in drive.replies] == [(drive.session, 1, [3, 4], 9)]
+    assert [(n, actions.tolist(), v) for n, actions, v in drive.replies] == [(1, [3, 4], 9)]
 
 
 def test_an_answer_carries_sequence_actions_and_version() -> None:

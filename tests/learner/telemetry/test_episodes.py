@@ -158,12 +158,6 @@ def test_random_rows_agree_with_the_slow_truth(seed: int) -> None:
     assert [(e.slot, e.episode_return, e.length) for e in seen] == ended
     assert len(ended) > 50
     assert tracker.mean_return() == pytest.approx(np.mean([e[1] for e in ended[-WINDOW:]]))
-    assert tracker.mean_return(10) == pytest.approx(np.mean([e[1] for e in ended[-10:]]))
-
-
-def test_mean_return_of_more_than_is_kept_is_refused() -> None:
-    with pytest.raises(ValueError, match="last=101: expected 1 to 100"):
-        EpisodeTracker(1).mean_return(101)
 
 
 def test_threads_lose_no_steps() -> None:

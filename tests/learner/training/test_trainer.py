@@ -46,6 +46,7 @@ class Story:
         update: Callable[[Batch], Mapping[str, Any]] = lambda batch: {},
     ) -> None:
         self.events: list[object] = []
+        self.progress: list[float] = []
         self.now = 0.0
         self._update = update
         self._stop_at = stop_at
@@ -56,6 +57,7 @@ class Story:
             self._taken(batches),
             self.weights,
             self.clock,
+            progress=lambda: self.now / 100,
             version=version,
             after_update=self._after,
         )
@@ -66,8 +68,9 @@ class Story:
             self.events.append(f"batch {number}")
             yield batch
 
-    def _updated(self, batch: Batch) -> Mapping[str, Any]:
+    def _updated(self, batch: Batch, progress: float) -> Mapping[str, Any]:
         self.now += 1.0
+        self.progress.append(progress)
         self.events.append("update")
         return self._update(batch)
 
@@ -98,6 +101,12 @@ def test_stops_when_told_to_and_takes_no_further_batch() -> None:
     story.trainer.run()
     assert story.trainer.version == 2
     assert [event for event in story.events if "batch" in str(event)] == ["batch 0", "batch 1"]
+
+
+def test_each_update_hears_how_far_the_run_is() -> None:
+    story = Story([batch_of([[0], [0]])] * 3)
+    story.trainer.run()
+    assert story.progress == [0.03, 0.07, 0.11]
 
 
 def test_no_batches_end_it_at_once() -> None:

@@ -1,0 +1,223 @@
+"""Two streams on one session: what the former still brings has no effect on it.
+
+Seen from the server's side of a stream, whose network is a test's: a writer that the network holds up
+hears late that its session goes on elsewhere, and its reader reads on until then.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError
+
+from learner.serving.batcher import Request
+from learner.serving.leases import Lane
+from learner.serving.service import InferenceService
+from learner.serving.slots import Slots
+from protos import inference_pb2 as pb
+from tests.fakes import SPEC, answer
+from tests.learner.serving.wire import opening, step
+
+CAPACITY = 4
+
+
+class Call:
+    """The server's side of one stream, and the network behind it."""
+
+    def __init__(self, service: InferenceService) -> None:
+        self.sent: list[pb.ServerMessage] = []
+        self.status: tuple[grpc.StatusCode, str] | None = None
+        self.flows = asyncio.Event()
+        self.flows.set()
+        self._incoming: asyncio.Queue[pb.ClientMessage | Exception] = asyncio.Queue()
+        self.task = asyncio.create_task(self._serve(service))
+
+    async def bring(self, message: Any) -> None:
+        """Let a message (or what reading it raises) arrive, and all that follows from it happen."""
+        if not isinstance(message, Exception | pb.ClientMessage):
+            message = pb.ClientMessage(**{type(message).__name__.lower(): message})
+        self._incoming.put_nowait(message)
+        await settle()
+
+    async def open(self, **changes: Any) -> pb.Opened:
+        await self.bring(opening(**changes))
+        opened: pb.Opened = self.sent.pop().opened
+        return opened
+
+    def actions(self) -> list[tuple[int, list[int]]]:
+        """Sequence and actions of the answers so far."""
+        return [
+            (message.actions.sequence, np.frombuffer(message.actions.action, np.int64).tolist())
+            for message in self.sent
+        ]
+
+    async def _serve(self, service: InferenceService) -> None:
+        context: Any = self
+        try:
+            await service.Act(None, context)
+        except grpc.aio.AbortError:
+            assert self.status is not None
+
+    # As grpc.aio.ServicerContext --------------------------------------------------------------
+
+    async def read(self) -> pb.ClientMessage:
+        message = await self._incoming.get()
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    async def write(self, message: pb.ServerMessage) -> None:
+        await self.flows.wait()
+        self.sent.append(message)
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        self.status = (code, details)
+        raise grpc.aio.AbortError
+
+    def peer(self) -> str:
+        return "a test"
+
+
+async def settle() -> None:
+    """Let the event loop do all that it can do now."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+class Learner:
+    """A service with one lane, without a server."""
+
+    def __init__(self) -> None:
+        self.slots = Slots(CAPACITY)
+        self.requests: list[Request] = []
+        self.dropped: list[list[int]] = []
+        self.failures: list[BaseException] = []
+        self.drop: Callable[[np.ndarray], object] = lambda slots: self.dropped.append(slots.tolist())
+        self.service = InferenceService(lease_seconds=60.0, on_failure=self.failures.append)
+        lane = Lane(
+            spec=SPEC,
+            slots=self.slots,
+            max_rows=CAPACITY,
+            submit=self.requests.append,
+            version=lambda: 7,
+            drop=lambda slots: self.drop(slots),
+        )
+        self.service.open_lanes({pb.TRAIN: lane})
+
+    async def answer(self, index: int) -> None:
+        answer(self.requests[index])
+        await settle()
+
+
+def run(story: Callable[[Learner], Awaitable[None]]) -> None:
+    async def body() -> None:
+        await story(Learner())
+
+    asyncio.run(body())
+
+
+LATE = {
+    "close": pb.Close(),
+    "close with an error": pb.Close(error="boom"),
+    "an open": opening(),
+    "a bad step": step(2, float("nan")),
+    "a good step": step(2, 66),
+    "the step in flight": step(1, 10),
+    "no message": DecodeError("nonsense"),
+}
+
+
+@pytest.mark.parametrize("late", LATE.values(), ids=LATE.keys())
+def test_what_a_superseded_stream_brings_has_no_effect(late: Any) -> None:
+    async def story(learner: Learner) -> None:
+        former = Call(learner.service)
+        opened = await former.open()
+        former.flows.clear()
+        await former.bring(step(1, 10))
+        await learner.answer(0)  # The network holds it up, and so the news that the session moves.
+        stream = Call(learner.service)
+        assert (await stream.open(resume_token=opened.session_token)).resumed
+
+        await former.bring(late)
+
+        assert learner.service.statistics()["sessions"] == 1
+        assert (len(learner.requests), learner.dropped) == (1, [])
+        await stream.bring(step(1, 10))
+        await stream.bring(step(2, 20))
+        await learner.answer(1)
+        assert stream.actions() == [(1, [10]), (2, [20])]
+        former.flows.set()
+        await former.task
+        assert former.status == (
+            grpc.StatusCode.UNAVAILABLE,
+            "the session goes on in another stream",
+        )
+        await stream.bring(step(3, 30))
+        await learner.answer(2)
+        assert stream.actions()[2:] == [(3, [30])], "the former's end changes nothing either"
+        await stream.bring(pb.Close())
+        await stream.task
+        assert learner.dropped == [[0]]
+        assert sorted(learner.slots.lease(CAPACITY)) == list(range(CAPACITY)), "each slot is free, once"
+        statistics = learner.service.statistics()
+        assert [statistics[name] for name in ("sessions", "streams", "environments")] == [0, 0, 0]
+
+    run(story)
+
+
+@pytest.mark.parametrize("first", ["the session's stream", "the superseded one"])
+def test_slots_are_released_once_whoever_closes_first(first: str) -> None:
+    async def story(learner: Learner) -> None:
+        former, stream = Call(learner.service), Call(learner.service)
+        opened = await former.open(num_environments=2)
+        former.flows.clear()
+        await former.bring(step(1, 10, 11))
+        await learner.answer(0)
+        await stream.open(num_environments=2, resume_token=opened.session_token)
+        await stream.bring(step(1, 10, 11))
+        await stream.bring(step(2, 20, 21))
+        for call in (stream, former) if first == "the session's stream" else (former, stream):
+            await call.bring(pb.Close())
+        assert learner.dropped == [], "a step is not answered yet"
+        await learner.answer(1)
+        assert learner.dropped == [[0, 1]]
+        former.flows.set()
+        await asyncio.gather(former.task, stream.task)
+        assert learner.dropped == [[0, 1]]
+        assert sorted(learner.slots.lease(CAPACITY)) == list(range(CAPACITY))
+
+    run(story)
+
+
+def test_the_end_of_a_superseded_stream_starts_no_expiry() -> None:
+    async def story(learner: Learner) -> None:
+        former, stream = Call(learner.service), Call(learner.service)
+        opened = await former.open()
+        await stream.open(resume_token=opened.session_token)
+        await former.task
+        (lease,) = learner.service._leases._by_token.values()
+        assert lease.expiry is None
+        stream.task.cancel()
+        await settle()
+        assert lease.expiry is not None
+
+    run(story)
+
+
+def test_a_failure_while_answers_are_delivered_is_the_learners() -> None:
+    """No stream is there to be told: without word of it, the learner would stand still in silence."""
+
+    async def story(learner: Learner) -> None:
+        call = Call(learner.service)
+        await call.open()
+        await call.bring(step(1, 10))
+        await call.bring(pb.Close())
+        learner.drop = lambda slots: 1 // 0
+        await learner.answer(0)
+        (failure,) = learner.failures
+        assert isinstance(failure, ZeroDivisionError)
+
+    run(story)
