@@ -12,6 +12,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "seedbed needs Python 3.11 or newer; found $$($(PYTHON) --version). Say PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "installing into $(VENV): some minutes and 2 GB, most of it TensorFlow"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@

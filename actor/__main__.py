@@ -48,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _act(options: ActorOptions) -> int:
     stop = StopSignals()
+    if options.video is not None:
+        # Frames are read, not shown: pygame needs no display for that, and complains of none.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     with ExitStack() as stack:
         stack.enter_context(stop)
         environment = stack.enter_context(

@@ -4,6 +4,7 @@ Evaluation is a learner that only serves, plus an actor process: the same path a
 """
 
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from learner.stored_run import StoredRun, load_policy, read_run
 from learner.telemetry.episodes import Episode, EpisodeTracker
 from learner.threads import Threads
 from protos import inference_pb2 as pb
-from protos.errors import ConfigError, RunEnded
+from protos.errors import ConfigError
 
 if TYPE_CHECKING:
     from learner.agents.agent import Policy
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 MAX_ENVIRONMENTS = 16
 """Environments at once where --num-envs does not say."""
+
+ACTOR_GRACE_SECONDS = 5.0
 
 VIDEO_GRACE_SECONDS = 120.0
 """How long the actor may take to finish writing the video."""
@@ -57,14 +60,14 @@ def evaluate(options: EvaluateOptions) -> int:
             [_actor_command(options, env, environments, f"unix:{folder}/learner.sock")],
             start_thread=threads.start,
         )
-        closing.callback(actors.close, VIDEO_GRACE_SECONDS if options.video else 5.0)
+        closing.callback(actors.close)
         actors.start()
         acting, lane = _serve(load_policy(run), run, environments, tally, threads)
         closing.callback(acting.stop)
         server.open_lanes({pb.EVALUATE: lane})
         tally.wait()
         threads.raise_failure()
-        server.end_streams(RunEnded("the evaluation is complete"))
+        actors.close(VIDEO_GRACE_SECONDS if options.video else ACTOR_GRACE_SECONDS)
     if received:
         return received.status
     result = {"env": env, "agent": run.options.agent, "version": run.checkpoint.version}
@@ -128,7 +131,7 @@ def _actor_command(options: EvaluateOptions, env: str, environments: int, addres
         f"--seed={options.seed}",
         "--mode=evaluate",
         "--name=evaluation",
-        "--connect-timeout-seconds=10",
+        f"--parent={os.getpid()}",
         *video,
     )
 

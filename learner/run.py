@@ -3,6 +3,7 @@
 TensorFlow is imported late, while the actors are already starting.
 """
 
+import dataclasses
 import logging
 import os
 import re
@@ -54,8 +55,10 @@ def run(options: LearnerOptions, console: Console) -> int:
         WorkerFailure: a thread or an actor failed; the run is saved as it was.
         CheckpointError: the run cannot be resumed.
     """
+    options = _located(options)
+    assert options.logdir is not None
     with ExitStack() as closing:
-        directory = RunDirectory(Path(options.logdir or _new_logdir(options)), options)
+        directory = RunDirectory(Path(options.logdir), options)
         closing.callback(directory.close)
         checkpoints = Checkpoints(directory.checkpoints, options.keep_checkpoints)
         restored = checkpoints.load_latest()
@@ -181,6 +184,7 @@ class _Run:
         return None
 
     def _import_tensorflow(self) -> None:
+        logger.info("starting TensorFlow")
         import_tensorflow()
         import tensorflow as tf
 
@@ -202,6 +206,7 @@ class _Run:
 
         options = self._options
         local = options.num_actors * options.envs_per_actor if isinstance(options, TrainOptions) else 0
+        logger.info("building the agent for %s", spec)
         learner = self._learner = Learner(
             options,
             spec,
@@ -281,15 +286,25 @@ class _Run:
             logger.error("summary.json cannot be written: %s", error)
         mean = summary.mean_return_100
         logger.info(
-            "%s environment steps in %.1f s (%s steps/s), %s episodes, mean return of the last 100: %s; "
+            "%s environment steps in %.1f s (%s steps/s), %s episodes, mean return of the last %d: %s; "
             "see %s",
             f"{summary.env_steps:,}",
             summary.seconds,
             f"{summary.steps_per_second:,.0f}",
             f"{summary.episodes:,}",
+            min(summary.episodes, 100),
             "none yet" if mean is None else f"{mean:.1f}",
             self._directory.path,
         )
+
+
+def _located(options: LearnerOptions) -> LearnerOptions:
+    """The options with absolute paths: what is stored of them is good from any working directory."""
+    env, logdir = options.env, Path(options.logdir or _new_logdir(options)).absolute()
+    if env is not None and ".py:" in env:
+        path, _, name = env.rpartition(":")
+        env = f"{Path(path).absolute()}:{name}"
+    return dataclasses.replace(options, env=env, logdir=str(logdir))
 
 
 def _new_logdir(options: LearnerOptions) -> str:

@@ -1,10 +1,12 @@
-"""SIGINT and SIGTERM end a command in order."""
+"""SIGINT, SIGTERM and SIGHUP (a terminal that closes) end a command in order."""
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Received:
@@ -27,17 +29,21 @@ class Received:
 
 @contextmanager
 def ending_signals(wake: Callable[[], None]) -> Iterator[Received]:
-    """Call `wake` at the first SIGINT or SIGTERM; a second one ends the process at once."""
+    """Call `wake` at the first of these signals; a second one ends the process at once.
+
+    One that is ignored (SIGHUP under nohup) stays ignored.
+    """
     received = Received()
 
     def handle(number: int, frame: FrameType | None) -> None:
         received.add(number)
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in former:
             signal.signal(each, signal.SIG_DFL)
         # In a thread: the handler interrupts code that may hold the very locks that waking takes.
         threading.Thread(target=wake, name="signal", daemon=True).start()
 
-    former = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    heard = [each for each in ENDING if signal.getsignal(each) != signal.SIG_IGN]
+    former = {each: signal.signal(each, handle) for each in heard}
     try:
         yield received
     finally:

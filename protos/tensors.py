@@ -78,7 +78,8 @@ def decode(data: bytes, spec: ArraySpec, rows: int, what: str) -> np.ndarray:
         )
     array = np.frombuffer(data, spec.dtype).reshape(rows, *spec.shape)
     if spec.dtype.kind == "f" and not np.isfinite(array).all():
-        raise InvalidRequest(f"{what}: expected finite numbers, found NaN or infinity")
+        row = np.flatnonzero(~np.isfinite(array).reshape(rows, -1).all(1))[0]
+        raise InvalidRequest(f"{what}: expected finite numbers, found NaN or infinity in row {row}")
     if spec.dtype.kind == "b" and (array.view(np.uint8) > 1).any():
         raise InvalidRequest(f"{what}: expected bools of 0 or 1, found other bytes")
     if spec.categorical and ((array < spec.minimum) | (array > spec.maximum)).any():

@@ -74,6 +74,7 @@ class Leases:
         self._by_token: dict[bytes, Lease] = {}
         self._answers: deque[tuple[Lease, int, np.ndarray, int]] = deque()
         self._wakes = False
+        self._ending = False
         self._counts: Counter[str] = Counter()
         self._streams = 0
         self._environments = 0
@@ -143,6 +144,8 @@ class Leases:
         lease.outbox = None
         self._streams -= 1
         lease.session.detach()
+        if self._ending:
+            self.end(lease)
         if not lease.ended:
             lease.expiry = self._loop.call_later(self.lease_seconds, self._expire, lease)
 
@@ -165,7 +168,8 @@ class Leases:
             self._release(lease)
 
     def end_streams(self, reason: RequestError) -> None:
-        """End every stream that carries a lease with `reason`."""
+        """End every stream that carries a lease with `reason`, and the leases with them."""
+        self._ending = True
         for lease in self._by_token.values():
             if lease.outbox is not None:
                 lease.outbox.put_nowait(reason)

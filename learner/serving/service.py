@@ -84,8 +84,10 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             await self._carry(lease, opened, context)
         except RequestError as error:
             self._errors[to_status(error).name.lower()] += 1
-            level = logging.INFO if error is self._ending else logging.WARNING
-            logger.log(level, "%s: %s: %s", client, to_status(error).name, error)
+            if error is self._ending:
+                logger.info("%s: told that %s", client, error)
+            else:
+                logger.warning("%s: %s: %s", client, to_status(error).name, error)
             await context.abort(to_status(error), _details(error))
 
     # Opening ------------------------------------------------------------------------------------

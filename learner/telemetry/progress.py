@@ -130,8 +130,9 @@ def _loss(report: Report) -> str:
 
 
 def _actors(report: Report) -> str:
-    noun = "actor" if report.actors == 1 else "actors"
-    return f"{report.actors} {noun} with {report.environments} environments"
+    actors = "actor" if report.actors == 1 else "actors"
+    environments = "environment" if report.environments == 1 else "environments"
+    return f"{report.actors} {actors} with {report.environments} {environments}"
 
 
 def _left(report: Report) -> str:
