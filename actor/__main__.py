@@ -100,7 +100,8 @@ def _report(error: SeedbedError) -> None:
     """One line; before it, where an environment's own code raised, its traceback."""
     if isinstance(error, EnvironmentFailure) and error.__cause__ is not None:
         traceback.print_exception(error.__cause__)
-    sys.stderr.write(f"{PROG}: error: {error}\n")
+    # In one line, whatever the environment's own message is: whoever reads the last line has it all.
+    sys.stderr.write(f"{PROG}: error: {' '.join(str(error).split())}\n")
 
 
 if __name__ == "__main__":

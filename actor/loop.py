@@ -51,6 +51,10 @@ def run_actor(
     except EnvironmentFailure as failure:
         client.close(error=str(failure))
         raise
+    except SystemExit as end:
+        failure = EnvironmentFailure(f"the environment ended its process: sys.exit({end.code!r})")
+        client.close(error=str(failure))
+        raise failure from end
     except RunEnded as end:
         logger.info("the run has ended: %s", end)
     except Interrupted:

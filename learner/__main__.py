@@ -81,8 +81,14 @@ def _execute(name: str, argv: Sequence[str]) -> int:
     configure_logging(console)
     try:
         return command.execute(options, console)
+    except KeyboardInterrupt:
+        return 130
     except ConfigError as error:
         refuse(prog, str(error))
+    except (OSError, MemoryError) as error:
+        # They say what the machine refused, and of what; where in the program says no more.
+        sys.stderr.write(f"{prog}: error: {type(error).__name__}: {error}\n")
+        return 1
     except SeedbedError as error:
         # Where the cause is a fault of the program's own, or of the user's code in it, its traceback
         # is what helps.

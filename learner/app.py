@@ -1,6 +1,7 @@
 """The learner, put together. The only module that knows all its parts: it makes them in the order in
 which data flows, so that reading it is reading the architecture."""
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Protocol
@@ -24,7 +25,13 @@ from learner.training.trainer import Trainer
 from learner.training.update import TracedUpdate, to_device
 from learner.training.weights import PublishedWeights, variable_copier
 from protos import specs
+from protos.errors import TrainingFailure
 from protos.specs import EnvironmentSpec
+
+logger = logging.getLogger(__name__)
+
+MIN_UPDATES_TO_JUDGE = 10
+"""Fewer updates in an interval, all skipped, are bad luck; as many are a training that is over."""
 
 
 class Reporting(Protocol):
@@ -49,7 +56,8 @@ class Learner:
         self._options = options
         self._spec = spec
         self._checkpoints = checkpoints
-        slots = options.max_environments or 2 * local_environments or 1024
+        # Room for the leases of actors that were killed, which last a while, beside those of their heirs.
+        slots = options.max_environments or 4 * local_environments or 1024
         max_rows = options.inference_batch_size or local_environments or min(256, slots)
 
         # The agent, and the copy of its policy that acts.
@@ -76,7 +84,7 @@ class Learner:
         )
         self.episodes = EpisodeTracker(slots, stop_return=options.stop_return)
         if restored:
-            self.episodes.restore(restored.metadata["episodes"])
+            self.episodes.restore(restored.require("episodes"))
 
         # Experience: answered steps -> unrolls -> queue -> batches on the device.
         self._queue = UnrollQueue(options.queue_capacity or options.batch_size)
@@ -112,6 +120,7 @@ class Learner:
         for name, part in reporting.items():
             registry.register(name, part.statistics)
         self._saved, self._saved_at = self._moment(), time.monotonic()
+        self._checked = (version, 0)
         self._step_rate = Rate(self.episodes.env_steps)
         self._rows_per_batch = Ratio()
         self._actors_idle = Ratio()
@@ -165,7 +174,8 @@ class Learner:
         """The interval since the last report; `serving` is the service's statistics."""
         batches, queue = self._acting.statistics(), self._queue.statistics()
         waiting, acting = serving["actor_seconds_waiting"], serving["actor_seconds_acting"]
-        env_steps = self.episodes.env_steps
+        env_steps, scalars = self.episodes.env_steps, self.trainer.scalars()
+        self._check_updates(scalars)
         return Report(
             env_steps=env_steps,
             total_steps=self._options.total_steps,
@@ -184,8 +194,23 @@ class Learner:
             actors_idle=self._actors_idle.of(waiting, waiting + acting),
             queue_depth=int(queue["depth"]),
             queue_capacity=int(queue["capacity"]),
-            training=self.trainer.scalars(),
+            training=scalars,
         )
+
+    def _check_updates(self, scalars: Mapping[str, float]) -> None:
+        """Raise if training has come to nothing, warn if a part of it has."""
+        version, skipped = self.trainer.version, int(scalars.get("skipped_updates", 0))
+        updates, skips = version - self._checked[0], skipped - self._checked[1]
+        self._checked = (version, skipped)
+        if skips > 0 and skips >= updates >= MIN_UPDATES_TO_JUDGE:
+            raise TrainingFailure(
+                f"the last {updates} updates were skipped: their loss or gradient was not finite. Resume "
+                "from an earlier checkpoint, with a lower --learning-rate or with --clip-gradient-norm"
+            )
+        if skips > 0:
+            logger.warning(
+                "%d of %d updates were skipped: their loss or gradient was not finite", skips, updates
+            )
 
     def _moment(self) -> tuple[int, int]:
         """What tells two checkpoints apart: steps are made, and counted, between updates too."""

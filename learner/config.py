@@ -19,9 +19,12 @@ class AgentOptions:
 
     agent: Literal["vtrace"] = option("vtrace", "algorithm")
     unroll_length: int = option(
-        16, "T, transitions in an unroll; consecutive unrolls share one step", at_least=1
+        16,
+        "T, transitions in an unroll; consecutive unrolls share one step",
+        at_least=1,
+        at_most=100_000,
     )
-    batch_size: int = option(8, "B, unrolls in a training batch", at_least=1)
+    batch_size: int = option(8, "B, unrolls in a training batch", at_least=1, at_most=100_000)
     discount: float = option(0.99, "discount of a reward one step later", at_least=0, at_most=1)
     reward_clip: float = option(
         0.0, "rewards are clipped to [-x, x] for learning, never in reports; 0 clips nothing", at_least=0
@@ -51,10 +54,13 @@ class AgentOptions:
         (64, 64),
         "units of the MLP's layers, as [64, 64]; it takes what the convolutions do not",
         at_least=1,
+        at_most=65_536,
     )
-    lstm_size: int = option(0, "units of the LSTM above the torso; 0 for none", at_least=0)
+    lstm_size: int = option(
+        0, "units of the LSTM above the torso; 0 for none", at_least=0, at_most=65_536
+    )
     frame_stack: int = option(
-        1, "images that the policy sees at once; an actor sends each one once", at_least=1
+        1, "images that the policy sees at once; an actor sends each one once", at_least=1, at_most=64
     )
 
     def __post_init__(self) -> None:
@@ -83,17 +89,23 @@ class LearnerOptions(AgentOptions):
         "address to serve on, HOST:PORT or unix:PATH; if not given, 127.0.0.1:7777 for `learner` and a "
         "private unix socket for `train`",
     )
-    total_steps: int = option(500_000, "environment steps after which the run ends", at_least=1)
+    total_steps: int = option(
+        500_000, "environment steps after which the run ends", at_least=1, at_most=10**15
+    )
     stop_return: float | None = option(
         None, "end the run when the mean return of the last 100 training episodes reaches this"
     )
     max_environments: int = option(
-        0, "environments served at once; 0 for 1024, or twice the local ones", at_least=0
+        0,
+        "environments served at once; 0 for 1024, or four times the local ones",
+        at_least=0,
+        at_most=1_000_000,
     )
     inference_batch_size: int = option(
         0,
         "most environments in one policy call, and in one message; 0 for 256, or all local ones",
         at_least=0,
+        at_most=65_536,
     )
     inference_threads: int = option(1, "threads that call the policy", at_least=1, at_most=64)
     lease_seconds: float = option(
@@ -103,16 +115,23 @@ class LearnerOptions(AgentOptions):
         at_most=604_800,
     )
     queue_capacity: int = option(
-        0, "finished unrolls that wait for training before actors wait; 0 for one batch", at_least=0
+        0,
+        "finished unrolls that wait for training before actors wait; 0 for one batch",
+        at_least=0,
+        at_most=1_000_000,
     )
-    log_interval_seconds: float = option(2.0, "seconds between two lines of metrics.jsonl", above=0)
-    checkpoint_interval_seconds: float = option(300.0, "seconds between two checkpoints", above=0)
-    keep_checkpoints: int = option(3, "newest checkpoints that are kept", at_least=1)
+    log_interval_seconds: float = option(
+        2.0, "seconds between two lines of metrics.jsonl", above=0, at_most=86_400
+    )
+    checkpoint_interval_seconds: float = option(
+        300.0, "seconds between two checkpoints", above=0, at_most=604_800
+    )
+    keep_checkpoints: int = option(3, "newest checkpoints that are kept", at_least=1, at_most=1_000_000)
     progress: Literal["auto", "live", "plain", "none"] = option(
         "auto", "display: live on a terminal, plain lines elsewhere"
     )
     tf_threads: int = option(
-        0, "threads of one TensorFlow operation (intra-op); 0 for one a core", at_least=0
+        0, "threads of one TensorFlow operation (intra-op); 0 for one a core", at_least=0, at_most=1024
     )
 
     def __post_init__(self) -> None:
@@ -154,8 +173,10 @@ class EvaluateOptions:
     """`seedbed evaluate`: greedy episodes of a checkpoint's policy, printed as JSON."""
 
     logdir: str = option(None, "run directory of `seedbed train` or `seedbed learner`")
-    episodes: int = option(20, "episodes to play", at_least=1)
-    num_envs: int = option(0, "environments at once; 0 for one an episode, up to 16", at_least=0)
+    episodes: int = option(20, "episodes to play", at_least=1, at_most=1_000_000)
+    num_envs: int = option(
+        0, "environments at once; 0 for one an episode, up to 16", at_least=0, at_most=65_536
+    )
     env: str | None = option(None, "another environment with the same specs as the run's")
     seed: int = option(1000, "seed of the environments", at_least=0, at_most=2**31 - 1)
     video: str | None = option(None, "record the first environment to this file: .mp4 or .gif")

@@ -53,7 +53,11 @@ def evaluate(options: EvaluateOptions) -> int:
         threads = Threads(on_failure=tally.stop)
         closing.callback(threads.join, 10.0)
         folder = closing.enter_context(tempfile.TemporaryDirectory(prefix="seedbed-"))
-        server = InferenceServer(f"unix:{folder}/learner.sock", lease_seconds=0.0)
+        server = InferenceServer(
+            f"unix:{folder}/learner.sock",
+            lease_seconds=0.0,
+            on_failure=lambda error: threads.fail("event loop", error),
+        )
         server.start()
         closing.callback(server.close)
         actors = LocalActors(

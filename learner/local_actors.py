@@ -15,8 +15,9 @@ from protos.errors import EnvironmentFailure, WorkerFailure
 
 logger = logging.getLogger(__name__)
 
-MAX_RESTARTS = 5
-RESTART_WINDOW_SECONDS = 60.0
+MAX_RESTARTS = 3
+RESTART_WINDOW_SECONDS = 120.0
+"""An actor that ends more often than that within this time will go on ending."""
 
 READER_GRACE_SECONDS = 1.0
 """How long a process's last words may take after its end."""
@@ -79,8 +80,8 @@ class LocalActors:
     """Actor processes that live no longer than this one, and neither does what they start.
 
     One thread a process waits for its end, another hands its words on. A process that
-    somebody else ended is started again, up to 5 times a minute over all; one that ends with an error
-    is a failure of the learner, with the process's last words. `_lock` guards the processes and the
+    somebody else ended is started again, up to 3 times in 2 minutes; one that ends with an error is a
+    failure of the learner, with the process's last words. `_lock` guards the processes and the count of
     restarts.
     """
 
@@ -97,7 +98,6 @@ class LocalActors:
         self._environ = dict(os.environ if environ is None else environ)
         self._clock = clock
         self._processes: list[subprocess.Popen[str]] = []
-        self._restarts: deque[float] = deque()
         self._restarted = 0
         self._closing = False
         self._lock = threading.Lock()
@@ -150,13 +150,14 @@ class LocalActors:
 
     def _watcher(self, index: int) -> Callable[[], None]:
         def watch() -> None:
-            while self._watch_once(index):
+            ends: deque[float] = deque()
+            while self._watch_once(index, ends):
                 pass
 
         return watch
 
-    def _watch_once(self, index: int) -> bool:
-        """Follow one process to its end. True if it was started again."""
+    def _watch_once(self, index: int, ends: deque[float]) -> bool:
+        """Follow one process to its end, and note when that was. True if it was started again."""
         process = self._processes[index]
         last_words: deque[str] = deque(maxlen=1)
         reader = threading.Thread(
@@ -176,26 +177,27 @@ class LocalActors:
             if code > 0:
                 words = "".join(last_words).strip() or "none"
                 raise WorkerFailure(f"it ended with status {code}; its last words: {words}")
-            self._check_restarts(code)
+            self._check_restarts(code, ends)
             logger.warning("actor %d ended (%s); started again", index, _end_text(code))
             self._processes[index] = self._launch(index)
             return True
 
-    def _check_restarts(self, code: int) -> None:
+    def _check_restarts(self, code: int, ends: deque[float]) -> None:
         now = self._clock()
-        self._restarts.append(now)
-        self._restarted += 1
-        while self._restarts[0] < now - RESTART_WINDOW_SECONDS:
-            self._restarts.popleft()
-        if len(self._restarts) > MAX_RESTARTS:
+        ends.append(now)
+        while ends[0] < now - RESTART_WINDOW_SECONDS:
+            ends.popleft()
+        if len(ends) > MAX_RESTARTS:
             raise WorkerFailure(
-                f"actors ended {len(self._restarts)} times within {RESTART_WINDOW_SECONDS:g} s, the "
-                f"last one by {_end_text(code)}: expected at most {MAX_RESTARTS} (is memory short?)"
+                f"it ended {len(ends)} times within {RESTART_WINDOW_SECONDS:g} s, the last time "
+                f"({_end_text(code)}): expected at most {MAX_RESTARTS} (is memory short? does the "
+                "environment crash or exit?)"
             )
+        self._restarted += 1
 
 
 def _end_text(code: int) -> str:
-    return f"signal {-code}" if code < 0 else "SIGTERM, as it was told"
+    return f"signal {-code}" if code < 0 else "status 0"
 
 
 def _hand_on(index: int, process: subprocess.Popen[str], last_words: deque[str]) -> None:

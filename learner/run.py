@@ -314,5 +314,5 @@ def _new_logdir(options: LearnerOptions) -> str:
 
 def _was_finished(checkpoint: Checkpoint, options: LearnerOptions) -> bool:
     episodes = EpisodeTracker(1, stop_return=options.stop_return)
-    episodes.restore(checkpoint.metadata["episodes"])
+    episodes.restore(checkpoint.require("episodes"))
     return episodes.solved_env_steps is not None or episodes.env_steps >= options.total_steps

@@ -31,7 +31,7 @@ class Received:
 def ending_signals(wake: Callable[[], None]) -> Iterator[Received]:
     """Call `wake` at the first of these signals; a second one ends the process at once.
 
-    One that is ignored (SIGHUP under nohup) stays ignored.
+    SIGHUP stays ignored under nohup.
     """
     received = Received()
 
@@ -42,8 +42,11 @@ def ending_signals(wake: Callable[[], None]) -> Iterator[Received]:
         # In a thread: the handler interrupts code that may hold the very locks that waking takes.
         threading.Thread(target=wake, name="signal", daemon=True).start()
 
-    heard = [each for each in ENDING if signal.getsignal(each) != signal.SIG_IGN]
-    former = {each: signal.signal(each, handle) for each in heard}
+    # SIGINT is heard in any case: shells ignore it in what they start in the background.
+    nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    former = {
+        each: signal.signal(each, handle) for each in ENDING if not (nohup and each == signal.SIGHUP)
+    }
     try:
         yield received
     finally:

@@ -4,6 +4,8 @@ The run's learner may be at work meanwhile.
 """
 
 import logging
+import shutil
+import tempfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,11 +51,14 @@ def read_run(logdir: str) -> StoredRun:
         for name, value in values.items()
         if name in known
     }
-    options = LearnerOptions(**plain)
+    try:
+        options = LearnerOptions(**plain)
+    except TypeError as error:
+        raise ConfigError(f"{path / 'config.toml'} holds a value of a wrong type: {error}") from error
     checkpoint = Checkpoints(checkpoints_folder(path), options.keep_checkpoints).load_latest()
     if checkpoint is None:
         raise ConfigError(f"--logdir {path}: this run has no checkpoint yet")
-    message = json_format.ParseDict(checkpoint.metadata["spec"], pb.EnvironmentSpec())
+    message = json_format.ParseDict(checkpoint.require("spec"), pb.EnvironmentSpec())
     return StoredRun(options, checkpoint, specs.from_proto(message))
 
 
@@ -69,14 +74,24 @@ def load_policy(run: StoredRun) -> "Policy":
 
 
 def export(options: ExportOptions) -> int:
-    """Write the policy as a SavedModel."""
+    """Write the policy as a SavedModel: whole, or not at all."""
     out = Path(options.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out}: expected a new or empty folder")
     run = read_run(options.logdir)
     policy = load_policy(run)
+    import tensorflow as tf
+
     from learner.training.export import export_policy
 
-    export_policy(policy, run.spec, out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as unfinished:
+        try:
+            export_policy(policy, run.spec, Path(unfinished))
+        except tf.errors.OpError as error:
+            raise ConfigError(f"--out {out} cannot be written: {error.message}") from None
+        if out.exists():
+            out.rmdir()
+        shutil.copytree(unfinished, out)
     logger.info("version %s of %s is in %s", run.checkpoint.version, options.logdir, out)
     return 0

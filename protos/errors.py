@@ -5,6 +5,7 @@ SeedbedError
 ├── CheckpointError        a checkpoint that is there cannot be used
 ├── EnvironmentFailure     an environment cannot be made, or misbehaved while it ran
 │   └── UnsupportedSpace   an observation or action space that the wire cannot carry
+├── TrainingFailure        training cannot go on: its numbers are not finite any more
 ├── WorkerFailure          a thread or child process of this program ended with an error
 └── RequestError           what a session may be told; each has one gRPC status
     ├── InvalidRequest     the client's mistake; sending it again will not help
@@ -38,6 +39,10 @@ class EnvironmentFailure(SeedbedError):
 
 class UnsupportedSpace(EnvironmentFailure):
     """A space that no `ArraySpec` can describe."""
+
+
+class TrainingFailure(SeedbedError):
+    """Training cannot go on: its numbers are not finite any more."""
 
 
 class WorkerFailure(SeedbedError):

@@ -151,7 +151,9 @@ class Experience(Protocol):
         """Block until steps may be appended. False if there is no more use for them."""
         ...
 
-    def append(self, steps: Steps) -> None: ...
+    def append(self, steps: Steps) -> None:
+        """Take in answered steps. Their arrays are overwritten after it has returned."""
+        ...
 
     def drop(self, slots: np.ndarray) -> None:
         """The leases of these slots, int32 [n], are over."""

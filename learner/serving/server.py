@@ -155,7 +155,7 @@ class InferenceServer:
 def _check_address(listen: str) -> None:
     """Refuse what gRPC would take without a word: HOST without a port, a port beyond the last one,
     and a unix socket that another server listens on, which would lose it."""
-    if listen.startswith("unix:"):
+    if listen.startswith("unix:") and listen != "unix:":
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 taken = probe.connect_ex(listen.removeprefix("unix:")) == 0

@@ -87,7 +87,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             if error is self._ending:
                 logger.info("%s: told that %s", client, error)
             else:
-                logger.warning("%s: %s: %s", client, to_status(error).name, error)
+                logger.warning("%s: %s: %s", client, to_status(error).name, _printable(str(error)))
             await context.abort(to_status(error), _details(error))
 
     # Opening ------------------------------------------------------------------------------------

@@ -124,11 +124,19 @@ class RunDirectory:
                 f"({CONFIG}); found {', '.join(found[:3])}{' and more' if len(found) > 3 else ''}"
             )
 
+    def _has_results(self) -> bool:
+        """Whether the run came as far as to leave anything: one that was refused at its start did not."""
+        metrics = self.path / "metrics.jsonl"
+        checkpoints = self.checkpoints
+        return (metrics.exists() and metrics.stat().st_size > 0) or (
+            checkpoints.is_dir() and any(checkpoints.iterdir())
+        )
+
     def _check_settings(self) -> bool:
         if not (self.path / CONFIG).exists():
             return False
         differences = resume_differences(read_config(self.path), self.options)
-        if differences:
+        if differences and self._has_results():
             raise ConfigError(
                 f"--logdir {self.path} holds a run with other settings: {'; '.join(differences)}. "
                 "Give this run a --logdir of its own, or go on with the old settings: "

@@ -44,6 +44,16 @@ class Checkpoint:
     metadata: Mapping[str, Any]
     """plain JSON values"""
 
+    def require(self, name: str) -> Any:
+        """An entry of the metadata.
+
+        Raises:
+            CheckpointError: there is none of that name.
+        """
+        if name not in self.metadata:
+            raise CheckpointError(f"checkpoint {self.path}: expected metadata {name!r}, found none")
+        return self.metadata[name]
+
 
 class Expected(NamedTuple):
     """What an array must be to be restored."""

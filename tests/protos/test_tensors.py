@@ -126,8 +126,17 @@ def test_decode_refuses_other_numbers_of_bytes(size: int) -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_decode_refuses_floats_that_are_not_finite(dtype: str, value: float) -> None:
     data = np.array([0, value], dtype).tobytes()
-    with pytest.raises(InvalidRequest, match="x: expected finite numbers, found NaN or infinity"):
+    with pytest.raises(
+        InvalidRequest, match=r"^x: expected finite numbers, found NaN or infinity in row 1$"
+    ):
         decode(data, spec(dtype), 2, "x")
+
+
+def test_the_row_that_is_not_finite_is_named() -> None:
+    values = np.zeros((4, 2, 3), np.float32)
+    values[2, 1, 0] = values[3, 0, 0] = np.nan
+    with pytest.raises(InvalidRequest, match=r"in row 2$"):
+        decode(values.tobytes(), spec("float32", 2, 3), 4, "x")
 
 
 def test_decode_refuses_bools_of_other_bytes() -> None:

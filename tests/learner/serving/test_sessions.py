@@ -143,11 +143,11 @@ WRONG_CONTENTS = {
     "flags": ({"flags": b"\0\0\0"}, "flags: expected 2 bytes (2 rows of uint8), found 3"),
     "NaN observation": (
         {"observation": leaves(2, speed=np.nan)},
-        "observation 'speed': expected finite numbers, found NaN or infinity",
+        "observation 'speed': expected finite numbers, found NaN or infinity in row 0",
     ),
     "infinite observation": (
         {"observation": leaves(2, speed=-np.inf)},
-        "observation 'speed': expected finite numbers, found NaN or infinity",
+        "observation 'speed': expected finite numbers, found NaN or infinity in row 0",
     ),
     "category too high": (
         {"observation": leaves(2, gear=5)},

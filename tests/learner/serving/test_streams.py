@@ -203,7 +203,7 @@ def test_a_refused_step_ends_its_stream_alone(learner: FakeLearner, log: LogLine
         bad.open(client="bad one")
         good.open()
         bad.send(step(1, float("nan")))
-        message = "observation '': expected finite numbers, found NaN or infinity"
+        message = "observation '': expected finite numbers, found NaN or infinity in row 0"
         assert bad.ended() == (StatusCode.INVALID_ARGUMENT, message)
         assert good.act(step(1, 10)) == [10]
     assert log.lines() == [f"bad one: INVALID_ARGUMENT: {message}"]
