@@ -52,9 +52,9 @@ def run_actor(
         client.close(error=str(failure))
         raise
     except SystemExit as end:
-        failure = EnvironmentFailure(f"the environment ended its process: sys.exit({end.code!r})")
-        client.close(error=str(failure))
-        raise failure from end
+        ended = EnvironmentFailure(f"the environment ended its process: sys.exit({end.code!r})")
+        client.close(error=str(ended))
+        raise ended from end
     except RunEnded as end:
         logger.info("the run has ended: %s", end)
     except Interrupted:

@@ -56,7 +56,7 @@ class Learner:
         self._options = options
         self._spec = spec
         self._checkpoints = checkpoints
-        # Room for the leases of actors that were killed, which last a while, beside those of their heirs.
+        # Room for the leases of actors that were killed, which last a while, beside their heirs'.
         slots = options.max_environments or 4 * local_environments or 1024
         max_rows = options.inference_batch_size or local_environments or min(256, slots)
 
@@ -204,8 +204,8 @@ class Learner:
         self._checked = (version, skipped)
         if skips > 0 and skips >= updates >= MIN_UPDATES_TO_JUDGE:
             raise TrainingFailure(
-                f"the last {updates} updates were skipped: their loss or gradient was not finite. Resume "
-                "from an earlier checkpoint, with a lower --learning-rate or with --clip-gradient-norm"
+                f"the last {updates} updates were skipped: their loss or gradient was not finite. Start "
+                "anew with a lower --learning-rate or with --clip-gradient-norm"
             )
         if skips > 0:
             logger.warning(

@@ -125,7 +125,7 @@ class RunDirectory:
             )
 
     def _has_results(self) -> bool:
-        """Whether the run came as far as to leave anything: one that was refused at its start did not."""
+        """Whether the run left anything: one that was refused at its start did not."""
         metrics = self.path / "metrics.jsonl"
         checkpoints = self.checkpoints
         return (metrics.exists() and metrics.stat().st_size > 0) or (

@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM and SIGKILL, and how a run goes on after them."""
 
+import re
 import signal
 from pathlib import Path
 
@@ -80,8 +81,8 @@ def test_signals_and_resumption(launch: Launcher, folder: Path) -> None:
     assert saved.metadata["episodes"]["env_steps"] == summary["env_steps"] > 0
 
     second = train(launch, folder, "run")
-    said = f"resuming run at environment step {summary['env_steps']:,} (version {saved.version:,})"
-    second.says(said.replace("(", r"\(").replace(")", r"\)"))
+    said = f"resuming {logdir} at environment step {summary['env_steps']:,} (version {saved.version:,})"
+    second.says(re.escape(said))
     killed_at = newer_checkpoint(second, logdir, saved.version)
     assert len(launch.left_by(second)) == 2
     second.signal(signal.SIGKILL)
@@ -89,7 +90,7 @@ def test_signals_and_resumption(launch: Launcher, folder: Path) -> None:
 
     # Its actors look for it for a while; the run may go on in the meantime.
     third = train(launch, folder, "run")
-    version = int(third.says(r"resuming run at .* \(version ([\d,]+)\)")[1].replace(",", ""))
+    version = int(third.says(r"resuming .*run at .* \(version ([\d,]+)\)")[1].replace(",", ""))
     assert version >= killed_at.version
     until(lambda: not launch.left_by(second), "the end of the killed learner's actors", seconds=15)
     newer_checkpoint(third, logdir, version)

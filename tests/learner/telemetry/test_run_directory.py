@@ -61,6 +61,7 @@ def test_the_same_settings_go_on_and_free_ones_may_change(tmp_path: Path) -> Non
 
 def test_other_settings_are_refused_with_what_differs_and_the_way_out(tmp_path: Path) -> None:
     RunDirectory(tmp_path, OPTIONS).close()
+    (tmp_path / "checkpoints" / "step_000000001.npz").touch()
     before = (tmp_path / "config.toml").read_bytes()
     with pytest.raises(ConfigError) as refused:
         RunDirectory(tmp_path, replace(OPTIONS, seed=2, hidden_sizes=(64,)))
@@ -73,6 +74,13 @@ def test_other_settings_are_refused_with_what_differs_and_the_way_out(tmp_path: 
     assert (tmp_path / "config.toml").read_bytes() == before
     # The refusal has let go of the lock.
     RunDirectory(tmp_path, OPTIONS).close()
+
+
+def test_a_run_that_left_nothing_does_not_bind_the_next(tmp_path: Path) -> None:
+    RunDirectory(tmp_path, OPTIONS).close()
+    other = replace(OPTIONS, seed=2)
+    RunDirectory(tmp_path, other).close()
+    assert read_config(tmp_path)["seed"] == 2
 
 
 def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
