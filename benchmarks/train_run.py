@@ -77,7 +77,7 @@ def rates(options: TrainOptions, lines: list[Mapping[str, Any]], window: Window)
     # Every episode brings one row to which no step led: its first.
     sampled = steps + after["episodes"] - before["episodes"]
     updates = after["policy_version"] - before["policy_version"]
-    batches = after["batcher/batches"] - before["batcher/batches"]
+    batches = after["acting/batches"] - before["acting/batches"]
     steps_per_second = steps / elapsed
     spent = window.own_cpu_seconds - window.cpu_seconds[WATCHING]
     return Rates(
@@ -89,7 +89,7 @@ def rates(options: TrainOptions, lines: list[Mapping[str, Any]], window: Window)
         / sampled,
         # Rates, because the meter's window begins and ends a moment after the lines were written.
         cpu_seconds_per_million=spent / window.seconds / steps_per_second * 1e6,
-        mean_batch=(after["batcher/rows"] - before["batcher/rows"]) / batches,
+        mean_batch=(after["acting/rows"] - before["acting/rows"]) / batches,
         policy_lag=_mean([line["policy_lag"] for line in lines[1:]]),
         training_busy=_mean([line["training_busy"] for line in lines[1:]]) or 0.0,
         inference_busy=_mean([line["inference_busy"] for line in lines[1:]]) or 0.0,

@@ -27,7 +27,7 @@ BEFORE = line(
     env_steps=100,
     episodes=2,
     policy_version=10,
-    **{"batcher/rows": 200, "batcher/batches": 50},
+    **{"acting/rows": 200, "acting/batches": 50},
 )
 AFTER = line(
     seconds=5.0,
@@ -35,7 +35,7 @@ AFTER = line(
     episodes=22,
     policy_version=60,
     policy_lag=1.5,
-    **{"batcher/rows": 1200, "batcher/batches": 300},
+    **{"acting/rows": 1200, "acting/batches": 300},
 )
 WINDOW = Window(
     began=0.0,
