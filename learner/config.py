@@ -78,8 +78,8 @@ class LearnerOptions(AgentOptions):
     )
     preset: str = option(
         "auto",
-        "settings by name: none, atari (the usual ones of IMPALA), or auto, which takes atari for ALE/*, "
-        "else none",
+        "settings by name: none, atari (the usual ones of IMPALA), or auto, which takes atari for "
+        "ALE/*, else none",
     )
     seed: int = option(
         1, "seed of weights, sampling and local environments", at_least=0, at_most=2**31 - 1
