@@ -125,7 +125,7 @@ class LearnerOptions(AgentOptions):
         2.0, "seconds between two lines of metrics.jsonl", above=0, at_most=86_400
     )
     checkpoint_interval_seconds: float = option(
-        300.0, "seconds between two checkpoints", above=0, at_most=604_800
+        60.0, "seconds between two checkpoints", above=0, at_most=604_800
     )
     keep_checkpoints: int = option(3, "newest checkpoints that are kept", at_least=1, at_most=1_000_000)
     progress: Literal["auto", "live", "plain", "none"] = option(
