@@ -49,6 +49,7 @@ def random_unrolls(layout: Layout, spec: EnvironmentSpec, options: LearnerOption
             name: np.zeros((options.batch_size, *entry.shape), entry.dtype)
             for name, entry in layout.state.items()
         },
+        weight=np.ones(options.batch_size, np.float32),
     )
 
 

@@ -23,7 +23,8 @@ from benchmarks.children import child
 from benchmarks.measure import Meter, Window
 from benchmarks.roofline import Cost, environment_cost, policy_cost, training_cost
 from benchmarks.train_run import Rates, measure_run
-from learner.config import TrainOptions, preset_for
+from learner.config import TrainOptions
+from learner.presets import starting_values
 from protos.options import option, parse, peek
 from protos.specs import EnvironmentSpec
 
@@ -144,7 +145,11 @@ def tables(options: TrainingOptions, result: dict[str, Any]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    preset = preset_for(peek(arguments, "preset") or "auto", peek(arguments, "env") or ENV)
+    preset = starting_values(
+        peek(arguments, "preset") or "auto",
+        peek(arguments, "env") or ENV,
+        peek(arguments, "agent"),
+    )
     # The learning rate's schedule must not end within the measurement.
     preset = {name: value for name, value in preset.items() if name != "total_steps"}
     options = parse(

@@ -5,7 +5,7 @@ A test compares the page with what this would write.
 
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules besid
 from actor.config import ActorOptions  # noqa: E402
 from learner.config import (  # noqa: E402
     FREE_ON_RESUME,
-    PRESETS,
     AgentOptions,
     EvaluateOptions,
     ExportOptions,
     LearnerOptions,
     TrainOptions,
 )
+from learner.presets import AGENT_DEFAULTS, PRESETS  # noqa: E402
 from protos.options import flag, option_names  # noqa: E402
 
 PAGE = ROOT / "docs" / "options.md"
@@ -63,7 +63,7 @@ SECTIONS = (
 
 def page() -> str:
     """The text of options.md."""
-    return "\n".join([HEAD, *_sections(), *_presets(), *_resume()])
+    return "\n".join([HEAD, *_sections(), *_agents(), *_presets(), *_resume()])
 
 
 def _sections() -> Iterator[str]:
@@ -104,12 +104,23 @@ def _range(entry: Field[Any], hint: Any) -> str:
 def _presets() -> Iterator[str]:
     yield "## Presets\n\nSettings that `--preset` stands for; what you say yourself goes before them.\n"
     for name, values in PRESETS.items():
-        settings = ", ".join(
-            f"`{option} = {value:_}`" if isinstance(value, int) else f"`{option} = {value}`"
-            for option, value in values.items()
-        )
-        yield f"- `{name}`: {settings or 'nothing; the defaults'}"
+        yield f"- `{name}`: {_settings(values)}"
     yield "\n`auto`, the default, takes `atari` for environments called `ALE/...`, else `none`.\n"
+
+
+def _agents() -> Iterator[str]:
+    yield "## Agents\n\nWhat `--agent` changes of the defaults; a preset goes before it.\n"
+    for name, values in AGENT_DEFAULTS.items():
+        yield f"- `{name}`: {_settings(values)}"
+    yield ""
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    settings = [
+        f"`{option} = {value:_}`" if isinstance(value, int) else f"`{option} = {value}`"
+        for option, value in values.items()
+    ]
+    return ", ".join(settings) or "nothing; the defaults"
 
 
 def _resume() -> Iterator[str]:

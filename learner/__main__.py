@@ -13,8 +13,8 @@ from learner.config import (
     ExportOptions,
     LearnerOptions,
     TrainOptions,
-    preset_for,
 )
+from learner.presets import starting_values
 from learner.telemetry.logs import configure_logging
 from protos.errors import ConfigError, SeedbedError
 from protos.options import parse, peek, refuse
@@ -100,7 +100,7 @@ def _execute(name: str, argv: Sequence[str]) -> int:
 
 def _preset(prog: str, argv: Sequence[str]) -> Any:
     try:
-        return preset_for(peek(argv, "preset") or "auto", peek(argv, "env"))
+        return starting_values(peek(argv, "preset") or "auto", peek(argv, "env"), peek(argv, "agent"))
     except ConfigError as error:
         refuse(prog, str(error))
 

@@ -6,18 +6,20 @@ here, at start, with the way out.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from protos.errors import ConfigError
-from protos.options import check_ranges, check_video, option
+from protos.options import check_ranges, check_video, flag, option
+
+DEFAULT_AGENT = "vtrace"
 
 
 @dataclass(frozen=True)
 class AgentOptions:
     """The algorithm and its network."""
 
-    agent: Literal["vtrace"] = option("vtrace", "algorithm")
+    agent: Literal["vtrace"] = option(DEFAULT_AGENT, "algorithm")
     unroll_length: int = option(
         16,
         "T, transitions in an unroll; consecutive unrolls share one step",
@@ -31,10 +33,18 @@ class AgentOptions:
     )
     entropy_cost: float = option(0.01, "weight of the entropy bonus", at_least=0)
     value_cost: float = option(0.5, "weight of the value loss", at_least=0)
-    rho_clip: float = option(1.0, "V-trace: clip of the importance weight, rho bar", above=0)
-    trace_clip: float = option(1.0, "V-trace: clip of the trace coefficient, c bar", above=0)
+    rho_clip: float = option(
+        1.0, "V-trace: clip of the importance weight, rho bar", above=0, agents=("vtrace",)
+    )
+    trace_clip: float = option(
+        1.0, "V-trace: clip of the trace coefficient, c bar", above=0, agents=("vtrace",)
+    )
     trace_lambda: float = option(
-        0.95, "V-trace: further decay of the trace, lambda", at_least=0, at_most=1
+        0.95,
+        "V-trace: further decay of the trace, lambda",
+        at_least=0,
+        at_most=1,
+        agents=("vtrace",),
     )
     optimizer: Literal["adam", "rmsprop", "sgd"] = option("adam", "Keras optimizer")
     learning_rate: float = option(2e-3, "step size of the optimizer", above=0)
@@ -65,6 +75,7 @@ class AgentOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        _check_agent(self)
 
 
 @dataclass(frozen=True)
@@ -202,21 +213,6 @@ class ExportOptions:
                 raise ConfigError(f"--{name} is required")
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "none": {},
-    "atari": {
-        "unroll_length": 20,
-        "batch_size": 16,
-        "reward_clip": 1.0,
-        "frame_stack": 4,
-        "torso": "shallow",
-        "entropy_cost": 0.01,
-        "learning_rate": 6e-4,
-        "total_steps": 10_000_000,
-    },
-}
-"""Settings by name; they stand between the defaults and what the user says."""
-
 FREE_ON_RESUME = frozenset(
     {
         "logdir", "preset", "total_steps", "stop_return", "listen", "max_environments",
@@ -228,17 +224,15 @@ FREE_ON_RESUME = frozenset(
 """Options that a resumed run may change: they say how the run is run, not what is learned."""
 
 
-def preset_for(name: str, env: str | None) -> Mapping[str, Any]:
-    """The preset called `name`; "auto" chooses by the environment's id.
-
-    Raises:
-        ConfigError: no such preset.
-    """
-    if name == "auto":
-        name = "atari" if (env or "").startswith("ALE/") else "none"
-    if name not in PRESETS:
-        raise ConfigError(f"--preset {name}: expected auto or one of {', '.join(PRESETS)}")
-    return PRESETS[name]
+def _check_agent(options: AgentOptions) -> None:
+    """Refuse what was said of another algorithm: it would have no effect, and nobody would know."""
+    for entry in fields(AgentOptions):
+        agents = entry.metadata.get("agents", (options.agent,))
+        if options.agent not in agents and getattr(options, entry.name) != entry.default:
+            raise ConfigError(
+                f"{flag(entry.name)} is an option of {' and '.join(agents)}, and --agent is "
+                f"{options.agent}: leave it out, or choose --agent {agents[0]}"
+            )
 
 
 def resume_differences(old: Mapping[str, Any], new: LearnerOptions) -> list[str]:

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 
 from learner.experience.trajectory import ActInputs, ActOutputs, Batch, State, Tensor
 
+PRIORITIES = "priorities"
+"""Name, among what an update returns, of the priorities of the batch's unrolls: float32 [B]."""
+
 
 class Policy(Protocol):
     """One copy of the weights that act."""
@@ -62,7 +65,8 @@ class Agent(Protocol):
             progress: float32 scalar, part of the run's environment steps that are done, for schedules.
 
         Returns:
-            Scalars to report; "loss" among them.
+            Scalars to report, "loss" among them; and under `PRIORITIES`, if the algorithm has any, the
+            batch's new priorities for replay.
         """
         ...
 

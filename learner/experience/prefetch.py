@@ -1,11 +1,24 @@
 """The data-prefetch thread: finished unrolls become training batches on the device, one ahead."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
 
 from learner.experience.channel import Channel
 from learner.experience.trajectory import Batch
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import UnrollPool
+
+
+class Prepared(NamedTuple):
+    """A training batch that carries its own reply."""
+
+    batch: Batch
+    """on the device"""
+    on_trained: Callable[[np.ndarray | None], None]
+    """to be called once the weights that came of it are published, with the new priorities of its
+    unrolls, float32 [B], if the algorithm has any"""
 
 
 class Prefetcher:
@@ -25,7 +38,7 @@ class Prefetcher:
         self._pool = pool
         self._batch_size = batch_size
         self._to_device = to_device
-        self._ready: Channel[Batch] = Channel(1)
+        self._ready: Channel[Prepared] = Channel(1)
 
     def run(self) -> None:
         """Prepare batches until the queue or this prefetcher is closed."""
@@ -36,9 +49,12 @@ class Prefetcher:
                 return
             batch = self._pool.gather(columns)
             self._pool.release(columns)
-            self._ready.put(self._to_device(batch))
+            self._ready.put(Prepared(self._to_device(batch), self._trained))
 
-    def __iter__(self) -> Iterator[Batch]:
+    def _trained(self, priorities: np.ndarray | None) -> None:
+        self._queue.trained(self._batch_size)
+
+    def __iter__(self) -> Iterator[Prepared]:
         """Batches for training; ends when closed."""
         return iter(self._ready)
 

@@ -61,3 +61,5 @@ class Batch(NamedTuple):
     """int64 [T+1, B]: training version of the policy that acted."""
     initial_state: State
     """[B, ...] each: the policy's memory before row 0, after any reset of that moment."""
+    weight: Tensor
+    """float32 [B]: importance weight of each unroll's loss; 1 unless it was replayed by priority."""

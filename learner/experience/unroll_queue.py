@@ -15,10 +15,17 @@ class UnrollQueue:
     pass the capacity by the number of environments in that batch.
 
     `_lock` guards every field.
+
+    Args:
+        capacity: unrolls that make it full.
+        lock_step: unrolls keep their room until they are trained on (`trained`), so that acting waits
+            for the weights that come of them.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, *, lock_step: bool = False) -> None:
         self._capacity = capacity
+        self._lock_step = lock_step
+        self._training = 0
         self._columns: deque[int] = deque()
         self._closed = False
         self._waits = 0
@@ -28,10 +35,13 @@ class UnrollQueue:
     def wait_for_room(self) -> bool:
         """Block while the queue is full. False if it was closed."""
         with self._lock:
-            if len(self._columns) >= self._capacity and not self._closed:
+            if not self._has_room() and not self._closed:
                 self._waits += 1
-                self._changed.wait_for(lambda: self._closed or len(self._columns) < self._capacity)
+                self._changed.wait_for(lambda: self._closed or self._has_room())
             return not self._closed
+
+    def _has_room(self) -> bool:
+        return len(self._columns) + self._training < self._capacity
 
     def put(self, columns: np.ndarray) -> None:
         """Append finished unrolls, int [n]. Never blocks; see `wait_for_room`."""
@@ -46,8 +56,17 @@ class UnrollQueue:
             if self._closed:
                 return None
             taken = [self._columns.popleft() for _ in range(count)]
+            if self._lock_step:
+                self._training += count
             self._changed.notify_all()
             return np.array(taken, np.int64)
+
+    def trained(self, count: int) -> None:
+        """`count` unrolls that were taken have been trained on."""
+        if self._lock_step:
+            with self._lock:
+                self._training -= count
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Wake and turn away everyone who waits. Idempotent."""

@@ -142,6 +142,7 @@ class UnrollPool:
             record={name: take(array) for name, array in self.record.items()},
             version=take(self.version),
             initial_state={name: array[columns] for name, array in self.state.items()},
+            weight=np.ones(len(columns), np.float32),
         )
 
 

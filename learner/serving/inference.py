@@ -194,10 +194,11 @@ class InferenceWorker:
 
     def run(self) -> None:
         for batch in self._batches:
-            with self._weights.reading() as version, self._clock.busy():
-                answer = self._policy(batch)
+            # Before the policy acts: what it then acts with is as new as can be.
             if not self._experience.wait_for_room():
                 return
+            with self._weights.reading() as version, self._clock.busy():
+                answer = self._policy(batch)
             with self._clock.busy():
                 # Recorded before it is answered: an environment's next step must find this one stored.
                 self._record(_steps(batch, answer, version))

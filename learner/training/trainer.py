@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from learner.agents.agent import PRIORITIES
+from learner.experience.prefetch import Prepared
 from learner.experience.trajectory import Batch, Tensor
 from learner.telemetry.statistics import BusyClock, RunningMean
 from learner.training.weights import PublishedWeights
 
 Update = Callable[[Batch, float], Mapping[str, Tensor]]
-"""Takes a batch and the run's progress (0 to 1); gives scalars to report, "loss" among them."""
+"""Takes a batch and the run's progress (0 to 1); gives what `Agent.update` does."""
 
 
 class Trainer:
@@ -19,7 +21,7 @@ class Trainer:
     def __init__(
         self,
         update: Update,
-        batches: Iterable[Batch],
+        batches: Iterable[Prepared],
         weights: PublishedWeights,
         clock: BusyClock,
         *,
@@ -40,12 +42,15 @@ class Trainer:
 
     def run(self) -> None:
         """Train until the batches end, or `after_update` (which gets the new version) says False."""
-        for batch in self._batches:
+        for batch, on_trained in self._batches:
             with self._clock.busy():
                 self.policy_lag.add(self.version - float(batch.version.numpy()[:-1].mean()))
-                self._scalars = self._update(batch, self._progress())
+                outputs = dict(self._update(batch, self._progress()))
+                priorities = outputs.pop(PRIORITIES, None)
+                self._scalars = outputs
                 self.version += 1
                 self._weights.publish(self.version)
+                on_trained(None if priorities is None else priorities.numpy())
             if not self._after_update(self.version):
                 return
 

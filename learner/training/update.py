@@ -48,4 +48,5 @@ def _batch_spec(layout: Layout, rows: int, batch_size: int) -> Batch:
             name: tf.TensorSpec((batch_size, *entry.shape), entry.dtype)
             for name, entry in layout.state.items()
         },
+        weight=tf.TensorSpec((batch_size,), tf.float32),
     )

@@ -2,23 +2,24 @@
 
 import subprocess
 import sys
+import typing
 from dataclasses import asdict, fields, replace
 
 import pytest
 
 from learner.config import (
     FREE_ON_RESUME,
-    PRESETS,
     AgentOptions,
     EvaluateOptions,
     ExportOptions,
     LearnerOptions,
     TrainOptions,
-    preset_for,
+    _check_agent,
     resume_differences,
 )
+from learner.presets import AGENT_DEFAULTS, PRESETS, starting_values
 from protos.errors import ConfigError
-from protos.options import option_names, parse
+from protos.options import flag, option_names, parse
 
 
 def test_defaults_are_accepted() -> None:
@@ -126,21 +127,46 @@ def test_export_needs_both_folders(change: dict[str, str], missing: str) -> None
 
 
 def test_auto_preset_goes_by_the_environment() -> None:
-    assert preset_for("auto", "ALE/Pong-v5") is PRESETS["atari"]
-    assert preset_for("auto", "CartPole-v1") == {}
-    assert preset_for("auto", None) == {}
-    assert preset_for("atari", "CartPole-v1") is PRESETS["atari"]
+    assert starting_values("auto", "ALE/Pong-v5", None) == PRESETS["atari"]
+    assert starting_values("auto", "CartPole-v1", None) == {}
+    assert starting_values("auto", None, None) == {}
+    assert starting_values("atari", "CartPole-v1", None) == PRESETS["atari"]
 
 
 def test_unknown_preset_is_refused() -> None:
     with pytest.raises(ConfigError, match="--preset mujoco: expected auto or one of none, atari"):
-        preset_for("mujoco", None)
+        starting_values("mujoco", None, None)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_made_of_options_within_bounds(name: str) -> None:
-    assert set(PRESETS[name]) <= set(option_names(TrainOptions))
-    TrainOptions(env="x", **PRESETS[name])
+    settings = starting_values(name, None, None)
+    assert set(settings) <= set(option_names(TrainOptions))
+    TrainOptions(**{"env": "x", **settings})
+
+
+@pytest.mark.parametrize("agent", AGENT_DEFAULTS)
+def test_agents_start_from_options_within_bounds(agent: str) -> None:
+    settings = starting_values("none", None, agent)
+    assert settings == AGENT_DEFAULTS[agent]
+    TrainOptions(env="x", **{"agent": agent, **settings})
+
+
+def test_every_agent_has_its_defaults() -> None:
+    assert set(AGENT_DEFAULTS) == set(typing.get_args(typing.get_type_hints(AgentOptions)["agent"]))
+
+
+@pytest.mark.parametrize(
+    "name", [entry.name for entry in fields(AgentOptions) if "agents" in entry.metadata]
+)
+def test_options_of_other_agents_are_refused(name: str) -> None:
+    entry = next(entry for entry in fields(AgentOptions) if entry.name == name)
+    options = AgentOptions(agent=entry.metadata["agents"][0])
+    object.__setattr__(options, name, object())  # another value, whatever the option's type
+    for agent in set(AGENT_DEFAULTS) - set(entry.metadata["agents"]):
+        object.__setattr__(options, "agent", agent)
+        with pytest.raises(ConfigError, match=f"{flag(name)} is an option of"):
+            _check_agent(options)
 
 
 def test_free_on_resume_names_options() -> None:

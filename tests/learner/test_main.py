@@ -15,7 +15,8 @@ from typing import Any, Literal
 import pytest
 
 from learner.__main__ import COMMANDS, Command, main
-from learner.config import PRESETS, LearnerOptions, TrainOptions
+from learner.config import LearnerOptions, TrainOptions
+from learner.presets import PRESETS
 from learner.telemetry.run_directory import RunDirectory
 from protos.errors import CheckpointError, ConfigError, SeedbedError, WorkerFailure
 from protos.options import option_names

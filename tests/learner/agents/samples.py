@@ -101,4 +101,5 @@ def rollout(
         record={name: tf.stack([record[name] for record in records]) for name in records[0]},
         version=tf.zeros((length + 1, batch), tf.int64),
         initial_state=initial_state,
+        weight=tf.ones(batch),
     )

@@ -42,7 +42,7 @@ def test_batches_come_in_order_and_time_major() -> None:
     thread = Running(parts.prefetcher.run)
     batches = iter(parts.prefetcher)
     for expected in ([0, 1], [2, 3], [4, 5]):
-        batch = next(batches)
+        batch, _ = next(batches)
         np.testing.assert_array_equal(batch.reward, [expected] * 4)
     parts.queue.close()
     thread.result()
@@ -57,7 +57,7 @@ def test_one_batch_is_ready_while_one_is_trained_on_and_no_more() -> None:
         thread.until_it_waits(lambda n=trained: len(parts.prepared) == n + 1)
         assert parts.prefetcher.statistics() == {"ready": 1}
         assert parts.queue.statistics()["depth"] == 8 - BATCH_SIZE * (trained + 1)
-        assert next(batches) is parts.prepared[trained]
+        assert next(batches).batch is parts.prepared[trained]
     parts.prefetcher.close()
     thread.result()
 
@@ -69,7 +69,7 @@ def test_waits_for_a_whole_batch() -> None:
     thread.until_it_waits()
     assert parts.prepared == []
     parts.finish(2)
-    np.testing.assert_array_equal(next(iter(parts.prefetcher)).reward[0], [1, 2])
+    np.testing.assert_array_equal(next(iter(parts.prefetcher)).batch.reward[0], [1, 2])
     parts.queue.close()
     thread.result()
 
@@ -78,7 +78,7 @@ def test_columns_go_back_to_the_pool_and_batches_outlive_them() -> None:
     parts = Parts()
     parts.finish(1, 2)
     thread = Running(parts.prefetcher.run)
-    batch = next(iter(parts.prefetcher))
+    batch, _ = next(iter(parts.prefetcher))
     parts.queue.close()
     thread.result()
     assert sorted(parts.pool.acquire(COLUMNS)) == list(range(COLUMNS))

@@ -58,6 +58,31 @@ def test_wait_for_room_waits_while_full_and_is_counted() -> None:
     assert queue.statistics() == {"depth": 1, "capacity": 2, "full_waits": 1}
 
 
+def test_in_lock_step_there_is_room_only_when_what_was_taken_is_trained_on() -> None:
+    queue = UnrollQueue(2, lock_step=True)
+    queue.put(np.array([1, 2]))
+    queue.take(2)
+    actor = Running(queue.wait_for_room)
+    actor.until_it_waits()
+    queue.trained(2)
+    assert actor.result() is True
+    assert queue.statistics()["full_waits"] == 1
+
+
+def test_without_lock_step_what_was_taken_holds_nobody_back() -> None:
+    queue = UnrollQueue(2)
+    queue.put(np.array([1, 2]))
+    queue.take(2)
+    queue.trained(2)
+    queue.put(np.array([3]))
+    assert queue.wait_for_room()
+    queue.put(np.array([4]))
+    actor = Running(queue.wait_for_room)
+    actor.until_it_waits()
+    queue.close()
+    assert actor.result() is False
+
+
 def test_closing_wakes_everyone_who_waits() -> None:
     full, empty = UnrollQueue(1), UnrollQueue(1)
     full.put(np.array([1]))

@@ -139,6 +139,7 @@ def expected_batch(unrolls: Sequence[Sequence[Row]]) -> Batch:
             "cell": np.array([unroll[0].cell for unroll in unrolls], np.float32),
             "age": np.array([unroll[0].cell[0] for unroll in unrolls], np.int32),
         },
+        weight=np.ones(len(unrolls), np.float32),
     )
 
 

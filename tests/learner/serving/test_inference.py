@@ -247,6 +247,18 @@ def test_each_batch_is_recorded_before_it_is_answered() -> None:
     ]
 
 
+def test_weights_are_chosen_after_the_waiting_for_room() -> None:
+    story = Story()
+
+    def wait() -> bool:
+        story.weights.publish(6)
+        return True
+
+    story.wait_for_room = wait  # type: ignore[method-assign]
+    story.run(story.batch([1], [10]))
+    assert story.events == [("recorded", [1]), ("answered", ([10], 6))]
+
+
 def test_what_is_recorded_is_the_batch_without_its_padding() -> None:
     kept: list[Steps] = []
     story = Story(kept.append)
@@ -313,7 +325,7 @@ def test_a_policy_that_fails_ends_the_worker_and_holds_nothing() -> None:
     story = Story()
     with pytest.raises(ValueError, match="boom"):
         story.run(story.batch([1], [10]), policy=policy)
-    assert story.events == []
+    assert story.events == [("room", True)]
     story.weights.publish(6)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from learner.agents.agent import PRIORITIES
+from learner.experience.prefetch import Prepared
 from learner.experience.trajectory import Batch
 from learner.telemetry.statistics import BusyClock
 from learner.training.trainer import Trainer
@@ -31,6 +33,7 @@ def batch_of(versions: Any) -> Batch:
         record={},
         version=np.asarray(versions, np.int64).view(Tensor),
         initial_state={},
+        weight=nothing,
     )
 
 
@@ -46,6 +49,7 @@ class Story:
         update: Callable[[Batch], Mapping[str, Any]] = lambda batch: {},
     ) -> None:
         self.events: list[object] = []
+        self.replies: list[object] = []
         self.progress: list[float] = []
         self.now = 0.0
         self._update = update
@@ -62,11 +66,11 @@ class Story:
             after_update=self._after,
         )
 
-    def _taken(self, batches: list[Batch]) -> Iterator[Batch]:
+    def _taken(self, batches: list[Batch]) -> Iterator[Prepared]:
         for number, batch in enumerate(batches):
             self.now += 3.0
             self.events.append(f"batch {number}")
-            yield batch
+            yield Prepared(batch, self.replies.append)
 
     def _updated(self, batch: Batch, progress: float) -> Mapping[str, Any]:
         self.now += 1.0
@@ -88,6 +92,14 @@ def test_each_version_is_published_after_its_update() -> None:
     ]
     assert story.trainer.version == story.weights.version == 2
     assert story.trainer.statistics() == {"version": 2}
+
+
+def test_batch_hears_its_new_priorities_which_are_no_scalar() -> None:
+    outputs: list[dict[str, Any]] = [{"loss": 1.0}, {PRIORITIES: np.array([2.0]).view(Tensor)}]
+    story = Story([batch_of([[0], [0]])] * 2, update=lambda batch: outputs.pop(0))
+    story.trainer.run()
+    assert story.replies == [None, np.array([2.0])]
+    assert story.trainer.scalars() == {}
 
 
 def test_versions_go_on_from_a_checkpoint() -> None:

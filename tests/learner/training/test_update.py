@@ -56,6 +56,7 @@ def batch_of(reward: float) -> Batch:
             name: np.full((BATCH_SIZE, *entry.shape), reward, entry.dtype)
             for name, entry in LAYOUT.state.items()
         },
+        weight=np.ones(BATCH_SIZE, np.float32),
     )
 
 
