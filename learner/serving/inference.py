@@ -205,14 +205,7 @@ class InferenceWorker:
                 batch.reply(answer.action, version)
 
     def _record(self, steps: Steps) -> None:
-        self._episodes.observe(
-            steps.slots,
-            steps.reward,
-            steps.first,
-            steps.terminated,
-            steps.truncated,
-            steps.lease_start,
-        )
+        self._episodes.observe(steps.slots, steps.reward, steps.flags)
         self._experience.append(steps)
 
 

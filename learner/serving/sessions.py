@@ -1,32 +1,19 @@
 """One session: what its client may send next, and what it has been answered. No I/O, no locks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from learner.experience.trajectory import LEASE_START
 from learner.serving.batcher import Request
+from learner.serving.row_order import RowOrder, Rows
 from protos import inference_pb2 as pb
 from protos import tensors
 from protos.errors import InvalidRequest
 from protos.specs import EnvironmentSpec
 
-LAST = pb.TERMINATED | pb.TRUNCATED
-ALL_FLAGS = LAST | pb.FIRST
-
 Reply = Callable[[int, np.ndarray, int], None]
 """Takes (sequence, actions, version) from an inference thread to `Session.answer`."""
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """A step message, decoded."""
-
-    environments: np.ndarray
-    observation: list[np.ndarray]
-    reward: np.ndarray
-    flags: np.ndarray
 
 
 class Session:
@@ -48,14 +35,12 @@ class Session:
         self._reply = reply
         self._deliver: Callable[[pb.ServerMessage], None] | None = None
         self._newest = 0
-        self._in_flight: dict[int, np.ndarray] = {}
+        self._in_flight: dict[int, Rows] = {}
         self._asked_elsewhere: set[int] = set()
         self._answers: dict[int, pb.ServerMessage] = {}
-        count = len(slots)
-        self._busy = np.zeros(count, bool)
-        self._started = np.zeros(count, bool)
-        self._between_episodes = np.zeros(count, bool)
-        self._answer_of = np.zeros(count, np.uint64)
+        self._order = RowOrder(len(slots))
+        self._everyone = np.arange(len(slots), dtype=tensors.INDEX).tobytes()
+        self._answer_of = np.zeros(len(slots), np.uint64)
 
     @property
     def idle(self) -> bool:
@@ -93,19 +78,26 @@ class Session:
             return None
         if step.sequence <= self._newest:
             raise InvalidRequest(f"sequence: expected more than {self._newest}, found {step.sequence}")
-        rows = self._decode(step)
-        self._check_order(rows)
-        return self._take_in(step.sequence, rows)
+        count = self._count(step)
+        observation = [
+            tensors.decode(data, leaf, count, f"observation {leaf.name!r}")
+            for data, leaf in zip(step.observation, self._spec.observation, strict=True)
+        ]
+        reward = tensors.decode_rows(step.reward, tensors.REWARD, count, "reward")
+        flags = tensors.decode_rows(step.flags, tensors.FLAGS, count, "flags")
+        rows = self._rows(step.environment)
+        self._order.check(rows, reward, flags)
+        return self._take_in(step.sequence, rows, observation, reward, flags)
 
     def answer(self, sequence: int, actions: np.ndarray, version: int) -> None:
         """Deliver the actions [n, *shape] for an accepted step; kept for a resumption."""
-        environments = self._in_flight.pop(sequence)
-        self._busy[environments] = False
+        rows = self._in_flight.pop(sequence)
+        self._order.answered(rows)
         message = pb.ServerMessage(
             actions=pb.Actions(sequence=sequence, action=actions.tobytes(), policy_version=version)
         )
         self._answers[sequence] = message
-        self._answer_of[environments] = sequence
+        self._answer_of[rows] = sequence
         if sequence in self._asked_elsewhere:
             self._asked_elsewhere.remove(sequence)
         else:
@@ -115,9 +107,10 @@ class Session:
         if self._deliver is not None:
             self._deliver(message)
 
-    def _decode(self, step: pb.Step) -> _Rows:
-        rows, rest = divmod(len(step.environment), tensors.INDEX.itemsize)
-        if rest or not 1 <= rows <= len(self.slots):
+    def _count(self, step: pb.Step) -> int:
+        """How many rows the step has."""
+        count, rest = divmod(len(step.environment), tensors.INDEX.itemsize)
+        if rest or not 1 <= count <= len(self.slots):
             raise InvalidRequest(
                 f"environment: expected 1 to {len(self.slots)} rows of int32, "
                 f"found {len(step.environment)} bytes"
@@ -127,59 +120,47 @@ class Session:
                 f"observation: expected {len(self._spec.observation)} leaves, "
                 f"found {len(step.observation)}"
             )
-        return _Rows(
-            environments=np.frombuffer(step.environment, tensors.INDEX),
-            observation=[
-                tensors.decode(data, leaf, rows, f"observation {leaf.name!r}")
-                for data, leaf in zip(step.observation, self._spec.observation, strict=True)
-            ],
-            reward=tensors.decode_rows(step.reward, tensors.REWARD, rows, "reward"),
-            flags=tensors.decode_rows(step.flags, tensors.FLAGS, rows, "flags"),
-        )
+        return count
 
-    def _check_order(self, rows: _Rows) -> None:
-        environments, flags = rows.environments, rows.flags
-        if environments.min() < 0 or environments.max() >= len(self.slots):
+    def _rows(self, environments: bytes) -> Rows:
+        """The rows that a message's `environment` names."""
+        if environments == self._everyone:
+            return slice(None)
+        rows = np.frombuffer(environments, tensors.INDEX)
+        if rows.min() < 0 or rows.max() >= len(self.slots):
             raise InvalidRequest(
                 f"environment: expected indices of 0 to {len(self.slots) - 1}, "
-                f"found {environments.min()} to {environments.max()}"
+                f"found {rows.min()} to {rows.max()}"
             )
-        first, last = (flags & pb.FIRST) != 0, (flags & LAST) != 0
-        started, between = self._started[environments], self._between_episodes[environments]
+        found, counts = np.unique(rows, return_counts=True)
+        if len(found) < len(rows):
+            several = found[counts > 1][0]
+            raise InvalidRequest(f"environment {several}: expected one row in a step, found several")
+        return rows
 
-        def refuse(wrong: np.ndarray, expected: str, found: str) -> None:
-            if wrong.any():
-                environment = environments[np.flatnonzero(wrong)[0]]
-                raise InvalidRequest(f"environment {environment}: expected {expected}, found {found}")
-
-        refuse(~np.isfinite(rows.reward), "a finite reward", "NaN or infinity")
-        refuse(flags > ALL_FLAGS, f"flags of at most {ALL_FLAGS}", "others")
-        refuse(first & last, "FIRST or the end of an episode", "both in one row")
-        refuse(first & (rows.reward != 0), "reward 0 in a FIRST row", "another")
-        refuse(between & ~first, "FIRST after the end of an episode", "a row without it")
-        refuse(
-            started & ~between & first,
-            "TERMINATED or TRUNCATED before the next FIRST",
-            "FIRST in the middle of an episode",
-        )
-        refuse(self._busy[environments], "to wait for the answer to its last step", "another step")
-        distinct = np.bincount(environments, minlength=len(self.slots))
-        refuse(distinct[environments] > 1, "one row in a step", "several")
-
-    def _take_in(self, sequence: int, rows: _Rows) -> Request:
-        environments = rows.environments
-        for answered in np.unique(self._answer_of[environments]).tolist():
+    def _forget_answers(self, rows: Rows) -> None:
+        """Who steps an environment again has its last answer."""
+        if isinstance(rows, slice):
+            self._answers.clear()
+            return
+        for answered in np.unique(self._answer_of[rows]).tolist():
             self._answers.pop(answered, None)
-        flags = np.where(self._started[environments], rows.flags, rows.flags | LEASE_START)
+
+    def _take_in(
+        self,
+        sequence: int,
+        rows: Rows,
+        observation: list[np.ndarray],
+        reward: np.ndarray,
+        flags: np.ndarray,
+    ) -> Request:
+        self._forget_answers(rows)
         self._newest = sequence
-        self._in_flight[sequence] = environments
-        self._busy[environments] = True
-        self._started[environments] = True
-        self._between_episodes[environments] = (rows.flags & LAST) != 0
+        self._in_flight[sequence] = rows
         return Request(
-            slots=self.slots[environments],
-            observation=rows.observation,
-            reward=rows.reward,
-            flags=flags,
-            reply=lambda actions, version: self._reply(sequence, actions, version),
+            slots=self.slots[rows],
+            observation=observation,
+            reward=reward,
+            flags=self._order.take_in(rows, flags),
+            reply=partial(self._reply, sequence),
         )

@@ -8,9 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from learner.experience.trajectory import LEASE_START
 from learner.telemetry.learning_curve import Curve, LearningCurve
 from learner.telemetry.statistics import Clock
+from protos import inference_pb2 as pb
 from protos.errors import CheckpointError
+
+_BEGINS = pb.FIRST | LEASE_START
+_LAST = pb.TERMINATED | pb.TRUNCATED
 
 WINDOW = 100
 """Episodes that "mean return" means, as in the field's own benchmarks."""
@@ -64,36 +69,24 @@ class EpisodeTracker:
         self._solved: tuple[int, float] | None = None
         self._lock = threading.Lock()
 
-    def observe(
-        self,
-        slots: np.ndarray,
-        reward: np.ndarray,
-        first: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        lease_start: np.ndarray,
-    ) -> None:
+    def observe(self, slots: np.ndarray, reward: np.ndarray, flags: np.ndarray) -> None:
         """Take in n rows of distinct slots, before they are answered: that keeps a slot's rows in order.
 
         Args:
             slots: int32 [n].
             reward: float32 [n], unclipped, of the transition that led to the row.
-            first: bool [n], first row of an episode.
-            terminated: bool [n], last row of an episode that ended by itself.
-            truncated: bool [n], last row of an episode that was cut.
-            lease_start: bool [n], first row of a lease; whatever the slot did before is another's.
+            flags: uint8 [n], StepFlag bits of the wire, and LEASE_START: whatever the slot did before
+                such a row is another's.
         """
-        begins = first | lease_start
-        last = terminated | truncated
         ended: list[Episode] = []
         with self._lock:
             self._env_steps += len(slots)
             self._returns[slots] += reward
             self._lengths[slots] += 1
-            if begins.any():
-                self._begin(slots[begins], first[begins])
-            if last.any():
-                ended = self._finish(slots[last])
+            if flags.any():
+                begins = (flags & _BEGINS) != 0
+                self._begin(slots[begins], (flags[begins] & pb.FIRST) != 0)
+                ended = self._finish(slots[(flags & _LAST) != 0])
         # Outside the lock: the callback may read this tracker.
         if self._on_episode is not None:
             for episode in ended:

@@ -6,7 +6,9 @@ import threading
 import numpy as np
 import pytest
 
+from learner.experience.trajectory import LEASE_START
 from learner.telemetry.episodes import WINDOW, Episode, EpisodeTracker
+from protos import inference_pb2 as pb
 from protos.errors import CheckpointError
 
 
@@ -20,14 +22,11 @@ class FakeClock:
 
 def observe(tracker: EpisodeTracker, *rows: tuple[int, float, str]) -> None:
     """Rows of (slot, reward, flags): F first, T terminated, U truncated, L lease start."""
-    flags = {letter: np.array([letter in row[2] for row in rows]) for letter in "FTUL"}
+    bits = {"F": pb.FIRST, "T": pb.TERMINATED, "U": pb.TRUNCATED, "L": LEASE_START}
     tracker.observe(
         slots=np.array([row[0] for row in rows], np.int32),
         reward=np.array([row[1] for row in rows], np.float32),
-        first=flags["F"],
-        terminated=flags["T"],
-        truncated=flags["U"],
-        lease_start=flags["L"],
+        flags=np.array([sum(bits[letter] for letter in row[2]) for row in rows], np.uint8),
     )
 
 
