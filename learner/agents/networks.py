@@ -5,6 +5,7 @@ It runs in two ways that give the same features: `step` for acting, one moment a
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -62,11 +63,13 @@ class Network:
             i: FrameStack(leaf, options.frame_stack) for i, leaf in enumerate(leaves) if is_image(leaf)
         }
         towers = heads if torso == "mlp" else 1
-        self._towers = [Tower(leaves, torso, options, rng, i) for i in range(towers)]
+        self._towers = [Tower(leaves, torso, _of_head(options, torso, i), rng, i) for i in range(towers)]
         self.variables: Variables = {}
         for i, tower in enumerate(self._towers):
             self.variables |= prefixed(f"tower_{i}", tower.variables)
         self.features = self._towers[0].features
+        self.head_features = [self._towers[i % towers].features for i in range(heads)]
+        """Length of each head's features; `features` is the first's."""
 
     @property
     def state_specs(self) -> dict[str, Any]:
@@ -84,8 +87,8 @@ class Network:
         """
         inputs, new_state = list(observation), dict(state)
         for i, stack in self._stacks.items():
-            past = state.get(f"frames_{i}")
-            inputs[i], new_state[f"frames_{i}"] = stack.step(observation[i], past)
+            inputs[i] = stack.step(observation[i], state.get(f"frames_{i}"))
+            new_state[f"frames_{i}"] = inputs[i].memory()
         outputs = [tower.step(inputs, state) for tower in self._towers]
         return self._answer(outputs, new_state)
 
@@ -93,6 +96,8 @@ class Network:
         self, observation: Sequence[Tensor], first: Tensor, initial_state: State
     ) -> tuple[list[Tensor], State]:
         """Features of all steps, [T, B, features] for each head, and the memory after the last.
+
+        In a graph, a memory that nobody uses costs nothing: TensorFlow leaves out what makes it.
 
         Args:
             observation: [T, B, *shape] for each leaf, T static.
@@ -102,8 +107,8 @@ class Network:
         inputs = [tf.reshape(value, [-1, *value.shape[2:]]) for value in observation]
         new_state = dict(initial_state)
         for i, stack in self._stacks.items():
-            past = initial_state.get(f"frames_{i}")
-            inputs[i], new_state[f"frames_{i}"] = stack.unroll(observation[i], first, past)
+            inputs[i] = stack.unroll(observation[i], first, initial_state.get(f"frames_{i}"))
+            new_state[f"frames_{i}"] = inputs[i].memory()
         outputs = [tower.unroll(inputs, first, initial_state) for tower in self._towers]
         return self._answer(outputs, new_state)
 
@@ -132,7 +137,8 @@ class Tower:
         self._h, self._c = f"lstm_h_{number}", f"lstm_c_{number}"
         self._lstm: Lstm | None = None
         if options.lstm_size:
-            self._lstm = Lstm(self.features, options.lstm_size, rng)
+            horizon = options.lstm_horizon
+            self._lstm = Lstm(self.features, options.lstm_size, rng, horizon=horizon)
             self.variables |= prefixed("lstm", self._lstm.variables)
             self.features = options.lstm_size
 
@@ -191,7 +197,7 @@ class Encoder:
         self._mlp: Mlp | None = None
         if self._vectors:
             size = sum(vector_size(leaves[i], depth) for i in self._vectors)
-            self._mlp = Mlp(size, options.hidden_sizes, rng)
+            self._mlp = Mlp(size, options.hidden_sizes, rng, options.activation)
             self.variables |= prefixed("mlp", self._mlp.variables)
         parts: list[ImageTorso | Mlp] = list(self._images.values())
         if self._mlp is not None:
@@ -240,6 +246,18 @@ class ValueHead:
     def __call__(self, features: Tensor) -> Tensor:
         """[N] from [N, features]."""
         return self._dense(features)[:, 0]
+
+
+def _of_head(options: AgentOptions, torso: str, head: int) -> AgentOptions:
+    """The options for one head's tower; behind the first, the policy's, there are values."""
+    if not options.value_hidden_sizes:
+        return options
+    if torso != "mlp":
+        raise ConfigError(
+            "--value-hidden-sizes needs a tower of the value's own, but convolutions are shared: "
+            "leave it out, or say --torso mlp"
+        )
+    return replace(options, hidden_sizes=options.value_hidden_sizes) if head else options
 
 
 def choose_torso(leaves: Sequence[ArraySpec], options: AgentOptions) -> str:

@@ -39,7 +39,7 @@ class ImageTorso(Protocol):
     variables: Variables
 
     def __call__(self, frames: Frames) -> Tensor:
-        """float32 [N, features]."""
+        """float32 [T * B, features]."""
         ...
 
 
@@ -49,8 +49,9 @@ class Shallow:
     def __init__(self, shape: tuple[int, ...], depth: int, rng: np.random.Generator) -> None:
         height, width, channels = image_size(shape)
         self._channels_first = channels_first(shape)
-        self._first = Conv(channels * depth, 16, rng, size=8, stride=4)
-        self._second = Conv(16, 32, rng, size=4, stride=2)
+        self._depth = depth
+        self._first = Conv(channels * depth, 16, rng, size=8, stride=4, activation="relu")
+        self._second = Conv(16, 32, rng, size=4, stride=2, activation="relu")
         self._flat = 32 * _second_size(height) * _second_size(width)
         self._dense = Dense(self._flat, 256, rng)
         self.features = 256
@@ -61,10 +62,31 @@ class Shallow:
         )
 
     def __call__(self, frames: Frames) -> Tensor:
-        images = _channels_last(frames.images, self._channels_first)
-        x = tf.nn.relu(self._first.sum_over(images, frames.masks, PIXEL_SCALE))
-        x = tf.nn.relu(self._second(x))
-        return tf.nn.relu(self._dense(tf.reshape(x, [-1, self._flat])))
+        # Without a stack, pixels are converted once and not `depth` times, and are more often found
+        # in the cache. The few rows behind an episode's start are computed again, with a stack.
+        features = self._features(frames.images)
+        if frames.whole is None:
+            return features
+
+        def repaired() -> Tensor:
+            rows, stacks = frames.broken()
+            return tf.tensor_scatter_nd_update(features, rows, self._features(stacks))
+
+        return tf.cond(frames.whole, lambda: features, repaired)
+
+    def _features(self, images: Tensor) -> Tensor:
+        """float32 [steps * N, 256] of uint8 [N, steps + depth - 1, *shape]."""
+        depth, step = self._depth, 1
+        if self._channels_first:
+            # One image with its channels first is as many images of one channel.
+            step = images.shape[2]
+            depth *= step
+            images = tf.reshape(images, [-1, images.shape[1] * step, *images.shape[3:], 1])
+        x = self._first.windows(images, depth, step, PIXEL_SCALE)
+        steps = x.shape[1]
+        x = self._second(tf.reshape(x, [-1, *x.shape[2:]]))
+        x = tf.nn.relu(self._dense(tf.reshape(x, [-1, self._flat])))
+        return tf.reshape(tf.transpose(tf.reshape(x, [-1, steps, 256]), [1, 0, 2]), [-1, 256])
 
 
 class Deep:
@@ -89,10 +111,10 @@ class Deep:
         self.variables |= prefixed("dense", self._dense.variables)
 
     def __call__(self, frames: Frames) -> Tensor:
-        images = _channels_last(frames.images, self._channels_first)
-        # Stacked, other than in Shallow: with a stride of 1 the sum of convolutions would add up
-        # outputs that are four times as large as the stack.
-        x = tf.concat(_masked(images, frames.masks), -1) * PIXEL_SCALE
+        # Interleaved, other than in Shallow: with a stride of 1 there are no columns to make vectors
+        # of, and this convolution is a small part of the network.
+        order = [0, 3, 4, 1, 2] if self._channels_first else [0, 2, 3, 1, 4]
+        x = tf.cast(_interleaved(frames.stacks(), order), tf.float32) * PIXEL_SCALE
         for conv, *residual in self._sections:
             x = tf.nn.max_pool2d(conv(x), 3, 2, "SAME")
             for above, below in (residual[:2], residual[2:]):
@@ -101,13 +123,19 @@ class Deep:
 
 
 class Mlp:
-    """Dense layers with tanh, the custom for small control tasks."""
+    """Dense layers, with tanh by the custom for small control tasks."""
 
-    def __init__(self, inputs: int, sizes: Sequence[int], rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        sizes: Sequence[int],
+        rng: np.random.Generator,
+        activation: str = "tanh",
+    ) -> None:
         self._layers: list[Dense] = []
         self.variables: Variables = {}
         for i, size in enumerate(sizes):
-            layer = Dense(inputs, size, rng, activation="tanh")
+            layer = Dense(inputs, size, rng, activation=activation)
             self._layers.append(layer)
             self.variables |= prefixed(f"dense_{i}", layer.variables)
             inputs = size
@@ -129,8 +157,10 @@ def vector_size(leaf: ArraySpec, depth: int) -> int:
 def vector(leaf: ArraySpec, value: Tensor | Frames) -> Tensor:
     """One leaf of N rows as float32 [N, vector_size]: categories one-hot, uint8 scaled to 0..1."""
     if isinstance(value, Frames):
-        stack = tf.concat(_masked(value.images, value.masks), -1) * PIXEL_SCALE
-        return tf.reshape(stack, [-1, vector_size(leaf, len(value.images))])
+        stacks = value.stacks()
+        size = vector_size(leaf, stacks.shape[1])
+        x = tf.reshape(_interleaved(stacks, [0, 2, 3, 1, 4]), [-1, size])
+        return tf.cast(x, tf.float32) * PIXEL_SCALE
     if leaf.categorical:
         assert leaf.minimum is not None
         index = tf.cast(value, tf.int64) - leaf.minimum.astype(np.int64)
@@ -140,15 +170,10 @@ def vector(leaf: ArraySpec, value: Tensor | Frames) -> Tensor:
     return x * PIXEL_SCALE if leaf.dtype == np.uint8 else x
 
 
-def _channels_last(images: list[Tensor], from_channels_first: bool) -> list[Tensor]:
-    if not from_channels_first:
-        return images
-    return [tf.transpose(image, [0, 2, 3, 1]) for image in images]
-
-
-def _masked(images: list[Tensor], masks: list[Tensor | None]) -> list[Tensor]:
-    pairs = zip(images, masks, strict=True)
-    return [x if mask is None else x * mask[:, None, None, None] for x, mask in pairs]
+def _interleaved(stack: Tensor, order: Sequence[int]) -> Tensor:
+    """A stack of rank 5 in this order of dimensions, and its last two as one."""
+    x = tf.transpose(stack, order)
+    return tf.reshape(x, [-1, *x.shape[1:3], x.shape[3] * x.shape[4]])
 
 
 def _second_size(length: int) -> int:

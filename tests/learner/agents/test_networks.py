@@ -8,7 +8,7 @@ import tensorflow as tf
 from gymnasium import spaces
 
 from learner.agents.actor_critic import ActorCriticPolicy
-from learner.agents.layers import Conv, Lstm
+from learner.agents.layers import Lstm
 from learner.agents.networks import Network, choose_torso
 from learner.agents.torsos import channels_first, image_size, vector
 from learner.config import AgentOptions
@@ -91,19 +91,6 @@ def test_nothing_passes_from_one_episode_to_the_next(case: str) -> None:
 
     np.testing.assert_array_equal(before[3:, 0], after[3:, 0])
     assert (before[3:, 1] != after[3:, 1]).all()  # The other environment's episode goes on.
-
-
-def test_the_sum_of_convolutions_is_the_convolution_of_the_stack() -> None:
-    conv = Conv(6, 4, np.random.default_rng(0), size=3, stride=2)
-    rng = np.random.default_rng(1)
-    images = [rng.normal(size=(5, 9, 8, 2)).astype(np.float32) for _ in range(3)]
-    mask = np.array([1, 0, 1, 0, 1], np.float32)
-
-    found = conv.sum_over([tf.constant(x) for x in images], [tf.constant(mask), None, None], 0.5)
-
-    images[0] *= mask[:, None, None, None]
-    truth = conv(0.5 * np.concatenate(images, -1))
-    np.testing.assert_allclose(found, truth, rtol=1e-4, atol=1e-5)
 
 
 def test_the_lstm_equals_keras() -> None:
@@ -222,3 +209,13 @@ def test_auto_chooses_by_the_observation() -> None:
     assert choose_torso(samples.spec(samples.IMAGE).observation, AgentOptions()) == "shallow"
     assert choose_torso(samples.spec(samples.VECTOR).observation, AgentOptions()) == "mlp"
     assert choose_torso(samples.spec(MIXED).observation, AgentOptions(torso="mlp")) == "mlp"
+
+
+def test_lstm_remembers_over_its_horizon_at_first() -> None:
+    plain, far = (Lstm(3, 400, np.random.default_rng(0), horizon=h) for h in (0, 40))
+    forget = far.variables["bias"].numpy()[400:800]
+    np.testing.assert_array_equal(plain.variables["bias"].numpy()[400:800], 1)
+    assert np.exp(forget).min() >= 1
+    assert np.exp(forget).max() <= 39
+    assert np.exp(forget).mean() == pytest.approx(20, abs=2)
+    assert not np.delete(far.variables["bias"].numpy(), np.s_[400:800]).any()
