@@ -6,17 +6,24 @@ acting, given back to `log_prob`); `to_environment` turns it into what the envir
 """
 
 import math
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from learner.experience.trajectory import Tensor
+from protos.errors import ConfigError
 from protos.specs import ArraySpec
+
+Mean = Literal["linear", "tanh"]
+Std = Literal["free", "softplus"]
 
 UNBOUNDED = 1e6
 """Bounds of a Box at or beyond this say "no bound", like the largest float32 that many old
 environments give."""
+
+SMALLEST_STD = 1e-4
+"""Least standard deviation by softplus: without it the density has no upper bound."""
 
 _IMPOSSIBLE = -1e9
 """Logit of a category that does not exist. Finite, so that 0 probability times it is 0."""
@@ -51,14 +58,31 @@ class ActionDistribution(Protocol):
         """float32 [...], in nats."""
         ...
 
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        """float32 [...]: KL(p || q) in nats, at least 0, of two distributions by their parameters."""
+        ...
+
     def to_environment(self, action: Tensor) -> Tensor:
         """[..., *shape] of the spec's dtype and within its bounds."""
         ...
 
 
-def make_distribution(spec: ArraySpec) -> ActionDistribution:
-    """The distribution for actions of `spec`: categorical, or a diagonal Gaussian for a Box."""
-    return Categorical(spec) if spec.categorical else DiagonalGaussian(spec)
+def make_distribution(
+    spec: ArraySpec, *, mean: Mean = "linear", std: Std = "free"
+) -> ActionDistribution:
+    """The distribution for actions of `spec`: categorical, or a diagonal Gaussian for a Box.
+
+    Raises:
+        ConfigError: `mean` or `std` says of a Box what the action is none of.
+    """
+    if not spec.categorical:
+        return DiagonalGaussian(spec, mean=mean, std=std)
+    for name, value, default in (("mean", mean, "linear"), ("std", std, "free")):
+        if value != default:
+            raise ConfigError(
+                f"--policy-{name} {value} is of Box actions, but the action is ({spec}): leave it out"
+            )
+    return Categorical(spec)
 
 
 class Categorical:
@@ -105,6 +129,10 @@ class Categorical:
         log_p = tf.nn.log_softmax(self._logits(parameters))
         return -tf.reduce_sum(tf.exp(log_p) * log_p, (-2, -1))
 
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        log_p, log_q = (tf.nn.log_softmax(self._logits(x)) for x in (p, q))
+        return tf.reduce_sum(tf.exp(log_p) * (log_p - log_q), (-2, -1))
+
     def to_environment(self, action: Tensor) -> Tensor:
         return tf.cast(tf.cast(action, tf.int64) + self._minimum, self._spec.dtype)
 
@@ -120,17 +148,21 @@ class Categorical:
 
 
 class DiagonalGaussian:
-    """Independent normal variables for a Box of floats, with a standard deviation that does not
-    depend on the observation (as PPO and A2C have it; it starts at 1).
+    """Independent normal variables for a Box of floats.
+
+    Their standard deviation is free (it does not depend on the observation, as PPO has it, and starts
+    at 1), or the softplus of the network's output (as Mnih et al. 2016 have it, section 9). Their mean
+    is the network's output, or its tanh, which no action's bound cuts off.
 
     Sampled actions are float32 in a normalised space: -1 and 1 stand for the bounds of an element
     that has both, and for themselves where a bound is missing (infinite, or beyond `UNBOUNDED`). They
     are recorded as sampled; only what the environment gets is clipped to its bounds, so that the
-    log-probability stays that of the normal distribution. Parameters: means, then log standard
-    deviations.
+    log-probability stays that of the normal distribution. Parameters: means before the tanh, then
+    log standard deviations, or what the softplus is of.
     """
 
-    def __init__(self, spec: ArraySpec) -> None:
+    def __init__(self, spec: ArraySpec, *, mean: Mean = "linear", std: Std = "free") -> None:
+        self._bounded_mean, self._softplus = mean == "tanh", std == "softplus"
         assert spec.minimum is not None
         assert spec.maximum is not None
         self._spec = spec
@@ -142,19 +174,19 @@ class DiagonalGaussian:
 
     @property
     def num_outputs(self) -> int:
-        return self._spec.num_elements
+        return self._spec.num_elements * (2 if self._softplus else 1)
 
     @property
     def num_free(self) -> int:
-        return self._spec.num_elements
+        return 0 if self._softplus else self._spec.num_elements
 
     def sample(self, parameters: Tensor, seed: Tensor) -> Tensor:
         mean, log_std = self._split(parameters)
         noise = tf.random.stateless_normal(tf.shape(mean), seed)
-        return self._shaped(mean + tf.exp(log_std) * noise)
+        return self.shaped(mean + tf.exp(log_std) * noise)
 
     def mode(self, parameters: Tensor) -> Tensor:
-        return self._shaped(self._split(parameters)[0])
+        return self.shaped(self._split(parameters)[0])
 
     def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
         mean, log_std = self._split(parameters)
@@ -165,6 +197,14 @@ class DiagonalGaussian:
         _, log_std = self._split(parameters)
         return tf.reduce_sum(log_std + 0.5 * math.log(2 * math.pi * math.e), -1)
 
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        (p_mean, p_log_std), (q_mean, q_log_std) = self._split(p), self._split(q)
+        z = (p_mean - q_mean) * tf.exp(-q_log_std)
+        # Of the ratio's logarithm: the textbook's difference of variances loses small distances, which
+        # are those that matter, to rounding.
+        log_ratio = 2.0 * (p_log_std - q_log_std)
+        return 0.5 * tf.reduce_sum(tf.square(z) + tf.math.expm1(log_ratio) - log_ratio, -1)
+
     def to_environment(self, action: Tensor) -> Tensor:
         value = tf.cast(self._centre + self._scale * action, self._spec.dtype)
         # Clipped in the spec's own dtype: rounding must not step over a bound.
@@ -172,8 +212,13 @@ class DiagonalGaussian:
 
     def _split(self, parameters: Tensor) -> Any:
         """Means and log standard deviations, [..., element] each."""
-        return tf.split(parameters, 2, -1)
+        mean, spread = tf.split(parameters, 2, -1)
+        if self._bounded_mean:
+            mean = tf.tanh(mean)
+        if self._softplus:
+            spread = tf.math.log(tf.math.softplus(spread) + SMALLEST_STD)
+        return mean, spread
 
-    def _shaped(self, action: Tensor) -> Tensor:
+    def shaped(self, action: Tensor) -> Tensor:
         """[..., element] as [..., *shape]."""
         return tf.reshape(action, tf.concat([tf.shape(action)[:-1], self._spec.shape], 0))
