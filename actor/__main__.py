@@ -24,6 +24,9 @@ from protos.specs import from_spaces, to_proto
 PROG = "seedbed-actor"
 logger = logging.getLogger("actor")
 
+ANSWER_TIMEOUT_SECONDS = {"train": 120.0, "evaluate": 86_400.0}
+"""How long to wait for one answer, by mode: between two evaluations of a run there is none."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one actor; the process's exit status.
@@ -73,6 +76,7 @@ def _act(options: ActorOptions) -> int:
             environment.action_space,
             num_environments=options.num_envs,
             mode=options.mode,
+            answer_timeout_seconds=ANSWER_TIMEOUT_SECONDS[options.mode],
             retry=RetryPolicy(
                 give_up_seconds=options.connect_timeout_seconds or None,
                 give_up_when=lambda: bool(options.parent) and os.getppid() != options.parent,

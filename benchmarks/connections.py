@@ -22,14 +22,9 @@ from benchmarks.load import Loaded, load
 from benchmarks.measure import Window, percentiles, resident_bytes
 from benchmarks.serving_learner import Counters, Setup, run_learner
 from benchmarks.streams import Plan, run_streams
-from benchmarks.worlds import (
-    actions_message,
-    open_message,
-    parse_observation,
-    spec_of,
-    step_message,
-)
+from benchmarks.worlds import open_message, parse_observation, spec_of
 from learner.config import LearnerOptions
+from learner.planning.ready import actions_message, step_message
 from protos import inference_pb2 as pb
 from protos.errors import ConfigError
 from protos.options import check_ranges, option, parse

@@ -1,30 +1,20 @@
 """Results as Markdown tables, and as one JSON object on the last line."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from benchmarks.measure import QUIET, Window
+from learner.planning.tables import text
+
+__all__ = ["show", "table", "text", "warning", "whole"]
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A Markdown table; numbers with four significant digits or more."""
     lines = [headers, ["---"] * len(headers), *([text(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def text(value: Any) -> str:
-    """A cell: 12,345 and 12.35 and 0.01234 and -."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool | str) or not isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    digits = 3 if value == 0 or not math.isfinite(value) else 3 - math.floor(math.log10(abs(value)))
-    return f"{value:.{max(digits, 0)}f}"
 
 
 def warning(windows: Mapping[str, Window]) -> str:

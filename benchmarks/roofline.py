@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from actor.measuring import random_actions
 from benchmarks.children import pin_to_one_core
-from benchmarks.ready import random_actions, random_unrolls, ready_batch
 from learner.config import LearnerOptions
+from learner.planning.ready import random_unrolls, ready_batch
 from learner.telemetry.logs import import_tensorflow
 from protos import specs
 from protos.specs import EnvironmentSpec
@@ -89,9 +90,9 @@ def training_cost(
     agent, policy = _agent_and_policy(options, spec, 1)
     from learner.training.update import TracedUpdate, to_device
 
-    update = TracedUpdate(agent, policy.layout, options.unroll_length, options.batch_size)
+    update = TracedUpdate(agent, policy.layout, options.sample_length, options.batch_size)
     batch = to_device(random_unrolls(policy.layout, spec, options))
-    steps = options.unroll_length * options.batch_size
+    steps = options.trained_length * options.batch_size
 
     def call() -> int:
         # Fetched, because a device may still be at work when the call returns.

@@ -22,8 +22,9 @@ from benchmarks.measure import Meter, Window, percentiles
 from benchmarks.serving_actor import ActorSetup, run_free_actor
 from benchmarks.serving_learner import Counters, Setup, local_options, run_learner
 from benchmarks.streams import Plan, run_streams
-from benchmarks.worlds import actions_message, parse_observation, spec_of, step_message
+from benchmarks.worlds import parse_observation, spec_of
 from learner.config import LearnerOptions
+from learner.planning.ready import actions_message, step_message
 from protos.options import check_ranges, option, parse
 from protos.specs import EnvironmentSpec
 

@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection
 
 from benchmarks.children import commands, raise_file_limit, with_port
 from benchmarks.measure import thread_cpu_seconds
-from benchmarks.ready import ready_batch
 from learner.config import LearnerOptions
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import UnrollPool, UnrollWriter, pool_columns
+from learner.planning.ready import ready_batch
 from learner.serving.server import InferenceServer
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.logs import import_tensorflow

@@ -16,7 +16,8 @@ from actor.client import InferenceClient
 from benchmarks import machine, output
 from benchmarks.counting_proxy import Carried, CountingProxy
 from benchmarks.measure import Meter, Window
-from benchmarks.worlds import VERSION, FreeEnvironments, parse_observation, payload_bytes, spec_of
+from benchmarks.worlds import FreeEnvironments, parse_observation, payload_bytes, spec_of
+from learner.planning.ready import VERSION
 from learner.serving.batcher import Request
 from learner.serving.leases import Lane
 from learner.serving.server import InferenceServer

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from actor.timestep import TimeStep
+from learner.planning.ready import sample
 from protos import PROTOCOL_VERSION, specs, tensors
 from protos import inference_pb2 as pb
 from protos.errors import ConfigError
@@ -16,9 +17,6 @@ from protos.specs import EnvironmentSpec
 
 EPISODE_STEPS = 1000
 """Environments of no cost truncate after so many steps."""
-
-VERSION = 100_000
-"""A policy version late in a run, for the sizes of messages: it travels as a varint."""
 
 
 def parse_observation(text: str) -> spaces.Box:
@@ -85,19 +83,6 @@ class FreeEnvironments:
         return (acted - np.frombuffer(self._shown)[: len(acted)])[(acted >= start) & (acted < stop)]
 
 
-def sample(spec: EnvironmentSpec, rows: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Random leaves [rows, *shape] of any spec whose leaves are bounded integers or floats."""
-
-    def leaf(entry: specs.ArraySpec) -> np.ndarray:
-        shape = (rows, *entry.shape)
-        if entry.dtype.kind == "f" or entry.minimum is None or entry.maximum is None:
-            return rng.uniform(0, 1, shape).astype(entry.dtype)
-        low, high = entry.minimum.astype(np.int64), entry.maximum.astype(np.int64)
-        return rng.integers(low, high, shape, endpoint=True).astype(entry.dtype)
-
-    return [leaf(entry) for entry in spec.observation]
-
-
 # Messages ---------------------------------------------------------------------------------------
 
 
@@ -112,25 +97,6 @@ def open_message(spec: EnvironmentSpec, num_envs: int) -> pb.ClientMessage:
             client="benchmark",
         )
     )
-
-
-def step_message(spec: EnvironmentSpec, rows: int, sequence: int) -> pb.ClientMessage:
-    """A step in the middle of an episode of environments 0 to `rows` - 1."""
-    leaves = sample(spec, rows, np.random.default_rng(0))
-    step = pb.Step(
-        sequence=sequence,
-        environment=np.arange(rows, dtype=tensors.INDEX).tobytes(),
-        reward=np.ones(rows, tensors.REWARD).tobytes(),
-        flags=np.zeros(rows, tensors.FLAGS).tobytes(),
-        observation=[leaf.tobytes() for leaf in leaves],
-    )
-    return pb.ClientMessage(step=step)
-
-
-def actions_message(spec: EnvironmentSpec, rows: int, sequence: int) -> pb.ServerMessage:
-    """The answer to `step_message`."""
-    action = spec.action.zeros(rows).tobytes()
-    return pb.ServerMessage(actions=pb.Actions(sequence=sequence, action=action, policy_version=VERSION))
 
 
 def payload_bytes(spec: EnvironmentSpec) -> int:

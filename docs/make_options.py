@@ -14,14 +14,15 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules beside this file only
 
 from actor.config import ActorOptions  # noqa: E402
+from learner.agent_options import AgentOptions  # noqa: E402
 from learner.config import (  # noqa: E402
     FREE_ON_RESUME,
-    AgentOptions,
     EvaluateOptions,
     ExportOptions,
     LearnerOptions,
     TrainOptions,
 )
+from learner.planning.options import PlanOptions, TuneOptions  # noqa: E402
 from learner.presets import AGENT_DEFAULTS, PRESETS  # noqa: E402
 from protos.options import flag, option_names  # noqa: E402
 
@@ -30,8 +31,8 @@ PAGE = ROOT / "docs" / "options.md"
 HEAD = """\
 # Options
 
-Made by `python docs/make_options.py` from the option dataclasses in `learner/config.py` and
-`actor/config.py`. Edit those, not this page.
+Made by `python docs/make_options.py` from the option dataclasses in `learner/agent_options.py`,
+`learner/config.py`, `learner/planning/options.py` and `actor/config.py`. Edit those, not this page.
 
 An option has one name, spelt in three ways: `--batch-size 32` on the command line,
 `SEEDBED_BATCH_SIZE=32` in the environment, `batch_size = 32` in a TOML file that `--config` names. The
@@ -57,6 +58,18 @@ SECTIONS = (
     ("Local actors", "`seedbed train`.", TrainOptions, (LearnerOptions,)),
     ("Evaluation", "`seedbed evaluate`.", EvaluateOptions, ()),
     ("Export", "`seedbed export`.", ExportOptions, ()),
+    (
+        "Planning",
+        "`seedbed plan`, which takes those of `seedbed train` too.",
+        PlanOptions,
+        (TrainOptions,),
+    ),
+    (
+        "Tuning",
+        "`seedbed tune`, which takes those of `seedbed train` too.",
+        TuneOptions,
+        (TrainOptions,),
+    ),
     ("Actors", "`seedbed-actor`.", ActorOptions, ()),
 )
 

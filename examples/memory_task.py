@@ -1,8 +1,9 @@
 """A task that needs memory: a cue is shown once, and asked for some steps later.
 
-    seedbed train --env examples/memory_task.py:make_env --lstm-size 32 --total-steps 200000
+    seedbed train --preset memory-r2d2
 
-Without `--lstm-size` the best that a policy can do is to guess: a mean return of 1 / CUES.
+An episode is 20 steps long. Without a memory (`--lstm-size 0`) the best that a policy can do is to
+guess: a mean return of 1 / CUES.
 """
 
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from gymnasium.spaces import Discrete
 
 CUES = 4
-DELAY = 5
+DELAY = 18
 NOTHING, QUESTION = CUES, CUES + 1
 
 

@@ -8,12 +8,8 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from learner.config import (
-    EvaluateOptions,
-    ExportOptions,
-    LearnerOptions,
-    TrainOptions,
-)
+from learner.config import EvaluateOptions, ExportOptions, LearnerOptions, TrainOptions
+from learner.planning.options import PlanOptions, TuneOptions
 from learner.presets import starting_values
 from learner.telemetry.logs import configure_logging
 from protos.errors import ConfigError, SeedbedError
@@ -44,6 +40,18 @@ def _export(options: ExportOptions, console: Console) -> int:
     return export(options)
 
 
+def _plan(options: PlanOptions, console: Console) -> int:
+    from learner.planning.plan import plan
+
+    return plan(options)
+
+
+def _tune(options: TuneOptions, console: Console) -> int:
+    from learner.planning.tune import tune
+
+    return tune(options)
+
+
 COMMANDS = {
     "train": Command(TrainOptions, "A learner and its actors on this machine.", _run),
     "learner": Command(LearnerOptions, "The learner alone; actors come and go.", _run),
@@ -51,9 +59,15 @@ COMMANDS = {
         EvaluateOptions, "Greedy episodes of a run's policy; prints JSON on standard output.", _evaluate
     ),
     "export": Command(ExportOptions, "A run's policy as a TensorFlow SavedModel.", _export),
+    "plan": Command(
+        PlanOptions, "What a deployment would reach, from what its parts cost on this machine.", _plan
+    ),
+    "tune": Command(
+        TuneOptions, "The way to run a training that is fastest on this machine, as a file.", _tune
+    ),
 }
 
-USAGE = "usage: seedbed {train,learner,evaluate,export} [options]   (seedbed COMMAND --help)\n"
+USAGE = "usage: seedbed {train,learner,evaluate,export,plan,tune} [options]   (seedbed COMMAND --help)\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,27 +3,28 @@ which data flows, so that reading it is reading the architecture."""
 
 import logging
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
 from learner.agents.build import make_agent
 from learner.config import LearnerOptions
-from learner.experience.prefetch import Prefetcher
-from learner.experience.unroll_queue import UnrollQueue
-from learner.experience.unrolls import UnrollPool, UnrollWriter, pool_columns
+from learner.evaluator import Evaluator, Snapshot
+from learner.experience.build import make_experience
 from learner.serving.acting import Acting
 from learner.serving.leases import Lane
 from learner.telemetry.episodes import EpisodeTracker
+from learner.telemetry.evaluations import Evaluation
 from learner.telemetry.report import Report
-from learner.telemetry.statistics import BusyClock, Rate, Ratio, Registry
+from learner.telemetry.statistics import BusyClock, Rate, Ratio, Registry, Reporting
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
-from learner.training.restore import restore_agent
+from learner.training.restore import restore_agent, restore_replay
 from learner.training.trainer import Trainer
 from learner.training.update import TracedUpdate, to_device
 from learner.training.weights import PublishedWeights, variable_copier
+from protos import inference_pb2 as pb
 from protos import specs
 from protos.errors import TrainingFailure
 from protos.specs import EnvironmentSpec
@@ -32,12 +33,6 @@ logger = logging.getLogger(__name__)
 
 MIN_UPDATES_TO_JUDGE = 10
 """Fewer updates in an interval, all skipped, are bad luck; as many are a training that is over."""
-
-
-class Reporting(Protocol):
-    """A part with numbers to report."""
-
-    def statistics(self) -> Mapping[str, float]: ...
 
 
 class Learner:
@@ -49,6 +44,7 @@ class Learner:
         spec: EnvironmentSpec,
         *,
         checkpoints: Checkpoints,
+        best_checkpoints: Checkpoints,
         restored: Checkpoint | None,
         registry: Registry,
         local_environments: int = 0,
@@ -86,21 +82,27 @@ class Learner:
         if restored:
             self.episodes.restore(restored.require("episodes"))
 
-        # Experience: answered steps -> unrolls -> queue -> batches on the device.
-        self._queue = UnrollQueue(options.queue_capacity or options.batch_size)
-        pool = UnrollPool(
+        # Experience: answered steps -> unrolls -> queue, or replay -> batches on the device.
+        self._experience = make_experience(
+            options,
             self._acting.layout,
-            options.unroll_length,
-            pool_columns(slots, options.queue_capacity or options.batch_size, options.batch_size),
+            num_slots=slots,
+            to_device=to_device,
+            progress=self._progress,
+            seed=options.seed + version,
+            lock_step=options.lock_step or options.reproducible or options.agent == "a2c",
         )
-        self._writer = UnrollWriter(pool, self._queue, slots)
-        self._prefetcher = Prefetcher(self._queue, pool, options.batch_size, to_device)
+
+        self._replay_checkpoints = checkpoints.beside("replay") if options.save_replay else None
+        saved = self._replay_checkpoints.load_latest() if self._replay_checkpoints else None
+        if saved:
+            restore_replay(self._experience, saved)
 
         # Learning: batches -> weights -> the acting copy.
         self._training_clock = BusyClock()
         self.trainer = Trainer(
-            TracedUpdate(self.agent, self._acting.layout, options.unroll_length, options.batch_size),
-            self._prefetcher,
+            TracedUpdate(self.agent, self._acting.layout, options.sample_length, options.batch_size),
+            self._experience.prefetcher,
             self.weights,
             self._training_clock,
             progress=self._progress,
@@ -108,14 +110,21 @@ class Learner:
             after_update=self._after_update,
         )
 
+        # Evaluation, beside all that: the agent as it is now and then, in a lane of its own.
+        self.evaluator: Evaluator | None = None
+        if options.eval_interval:
+            self.evaluator = Evaluator(options, spec, self.agent, best_checkpoints, self._snapshot)
+            if restored:
+                evaluations = restored.metadata.get("evaluations", [])
+                self.evaluator.restore(evaluations, self.episodes.env_steps)
+
         reporting: dict[str, Reporting] = {
             "acting": self._acting,
             "episodes": self.episodes,
-            "queue": self._queue,
-            "unrolls": self._writer,
-            "prefetch": self._prefetcher,
+            **self._experience.parts(),
             "trainer": self.trainer,
             "checkpoints": checkpoints,
+            **({"evaluation": self.evaluator.evaluations} if self.evaluator else {}),
         }
         for name, part in reporting.items():
             registry.register(name, part.statistics)
@@ -127,27 +136,50 @@ class Learner:
 
     def start(self, threads: Threads) -> None:
         """Start the inference and prefetch threads; the caller's thread trains with `trainer.run`."""
-        self._acting.start(threads, self.episodes, self._writer)
-        threads.start("prefetch thread", self._prefetcher.run)
+        self._acting.start(threads, self.episodes, self._experience.writer)
+        threads.start("prefetch thread", self._experience.prefetcher.run)
+        if self.evaluator:
+            self.evaluator.start(threads)
 
     def stop_training(self) -> None:
         """Make `trainer.run` return after the update that runs. Any thread may call it. Idempotent."""
-        self._prefetcher.close()
+        self._experience.prefetcher.close()
 
     def stop(self) -> None:
         """Make all threads come to their ends. Any thread may call it. Idempotent."""
-        self._prefetcher.close()
-        self._queue.close()
+        self._experience.close()
         self._acting.stop()
+        if self.evaluator:
+            self.evaluator.stop()
 
-    def lane(self) -> Lane:
-        """Where training sessions go."""
-        return self._acting.lane(self._writer)
+    def lanes(self) -> dict[int, Lane]:
+        """Where sessions go, by their mode."""
+        lanes: dict[int, Lane] = {pb.TRAIN: self._acting.lane(self._experience.writer)}
+        if self.evaluator:
+            lanes[pb.EVALUATE] = self.evaluator.lane()
+        return lanes
 
     def finished(self) -> bool:
         """Whether the run has reached its end."""
-        solved = self.episodes.solved_env_steps is not None
+        solved = self.episodes.solved_env_steps is not None or self._evaluated_well()
         return solved or self.episodes.env_steps >= self._options.total_steps
+
+    def evaluate_last(self, stopped: Callable[[], bool]) -> None:
+        """Evaluate what the run has come to, if it evaluates. By the training thread."""
+        if self.evaluator:
+            moment = self.episodes.env_steps, self.episodes.seconds(), self.trainer.version
+            self.evaluator.last_round(*moment, stopped)
+
+    def evaluations(self) -> list[Evaluation]:
+        """The results of all evaluations so far, oldest first."""
+        return self.evaluator.evaluations.results() if self.evaluator else []
+
+    def _evaluated_well(self) -> bool:
+        enough = self._options.stop_eval_return
+        if self.evaluator is None or enough is None:
+            return False
+        best = self.evaluator.evaluations.best()
+        return best is not None and best.mean_return >= enough
 
     def save(self) -> bool:
         """Write a checkpoint of the present state, unless there is one. By the training thread.
@@ -158,21 +190,30 @@ class Learner:
         moment = self._moment()
         if moment == self._saved:
             return True
-        arrays = {name: v.numpy() for name, v in self.agent.variables.items()}
-        metadata = {
-            "episodes": self.episodes.state(),
-            "spec": MessageToDict(specs.to_proto(self._spec)),
-        }
+        arrays, metadata = self._snapshot()
         # A disk that is full now is asked again after the next interval, not after the next update.
         self._saved_at = time.monotonic()
         if self._checkpoints.save(self.trainer.version, arrays, metadata) is None:
             return False
         self._saved = moment
+        # After the agent, so that it never knows of versions that the agent has not reached.
+        if self._replay_checkpoints and self._experience.replayed:
+            self._replay_checkpoints.save(self.trainer.version, *self._experience.replayed.state())
         return True
+
+    def _snapshot(self) -> Snapshot:
+        arrays = {name: v.numpy() for name, v in self.agent.variables.items()}
+        metadata: dict[str, Any] = {
+            "episodes": self.episodes.state(),
+            "spec": MessageToDict(specs.to_proto(self._spec)),
+        }
+        if self.evaluator:
+            metadata["evaluations"] = self.evaluator.evaluations.state()
+        return Snapshot(arrays, metadata)
 
     def report(self, serving: Mapping[str, float]) -> Report:
         """The interval since the last report; `serving` is the service's statistics."""
-        batches, queue = self._acting.statistics(), self._queue.statistics()
+        batches, queue = self._acting.statistics(), self._experience.queue.statistics()
         waiting, acting = serving["actor_seconds_waiting"], serving["actor_seconds_acting"]
         env_steps, scalars = self.episodes.env_steps, self.trainer.scalars()
         self._check_updates(scalars)
@@ -194,8 +235,13 @@ class Learner:
             actors_idle=self._actors_idle.of(waiting, waiting + acting),
             queue_depth=int(queue["depth"]),
             queue_capacity=int(queue["capacity"]),
+            evaluation=self._last_evaluation(),
             training=scalars,
         )
+
+    def _last_evaluation(self) -> float | None:
+        results = self.evaluations()
+        return results[-1].mean_return if results else None
 
     def _check_updates(self, scalars: Mapping[str, float]) -> None:
         """Raise if training has come to nothing, warn if a part of it has."""
@@ -223,4 +269,6 @@ class Learner:
     def _after_update(self, version: int) -> bool:
         if time.monotonic() - self._saved_at >= self._options.checkpoint_interval_seconds:
             self.save()
+        if self.evaluator:
+            self.evaluator.after_update(self.episodes.env_steps, self.episodes.seconds(), version)
         return not self.finished()

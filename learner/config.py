@@ -1,81 +1,18 @@
 """Options of the learner's commands, as frozen dataclasses; each says its unit and its bounds.
 
-`AgentOptions` is what an algorithm and its network need, `LearnerOptions` adds experience, serving
-and the run, `TrainOptions` adds the local actors. What two options forbid each other is refused
-here, at start, with the way out.
+`AgentOptions` (learner/agent_options.py) is what an algorithm and its network need, `LearnerOptions`
+adds experience, serving and the run, `TrainOptions` adds the local actors. What two options forbid each
+other is refused here, at start, with the way out.
 """
 
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from learner.agent_options import REPLAY_AGENTS, AgentOptions
 from protos.errors import ConfigError
-from protos.options import check_ranges, check_video, flag, option
-
-DEFAULT_AGENT = "vtrace"
-
-
-@dataclass(frozen=True)
-class AgentOptions:
-    """The algorithm and its network."""
-
-    agent: Literal["vtrace"] = option(DEFAULT_AGENT, "algorithm")
-    unroll_length: int = option(
-        16,
-        "T, transitions in an unroll; consecutive unrolls share one step",
-        at_least=1,
-        at_most=100_000,
-    )
-    batch_size: int = option(8, "B, unrolls in a training batch", at_least=1, at_most=100_000)
-    discount: float = option(0.99, "discount of a reward one step later", at_least=0, at_most=1)
-    reward_clip: float = option(
-        0.0, "rewards are clipped to [-x, x] for learning, never in reports; 0 clips nothing", at_least=0
-    )
-    entropy_cost: float = option(0.01, "weight of the entropy bonus", at_least=0)
-    value_cost: float = option(0.5, "weight of the value loss", at_least=0)
-    rho_clip: float = option(
-        1.0, "V-trace: clip of the importance weight, rho bar", above=0, agents=("vtrace",)
-    )
-    trace_clip: float = option(
-        1.0, "V-trace: clip of the trace coefficient, c bar", above=0, agents=("vtrace",)
-    )
-    trace_lambda: float = option(
-        0.95,
-        "V-trace: further decay of the trace, lambda",
-        at_least=0,
-        at_most=1,
-        agents=("vtrace",),
-    )
-    optimizer: Literal["adam", "rmsprop", "sgd"] = option("adam", "Keras optimizer")
-    learning_rate: float = option(2e-3, "step size of the optimizer", above=0)
-    learning_rate_schedule: Literal["constant", "linear"] = option(
-        "linear", "how the step size changes: not at all, or linearly to 0 at --total-steps"
-    )
-    optimizer_epsilon: float = option(1e-5, "added to the denominator of adam and rmsprop", above=0)
-    clip_gradient_norm: float = option(
-        0.5, "global norm to which gradients are clipped; 0 clips nothing", at_least=0
-    )
-    torso: Literal["auto", "mlp", "shallow", "deep"] = option(
-        "auto",
-        "network below the heads: MLP, or IMPALA's shallow or deep convolutions; "
-        "auto takes shallow if an observation is an image (rank 3 and uint8), else mlp",
-    )
-    hidden_sizes: tuple[int, ...] = option(
-        (64, 64),
-        "units of the MLP's layers, as [64, 64]; it takes what the convolutions do not",
-        at_least=1,
-        at_most=65_536,
-    )
-    lstm_size: int = option(
-        0, "units of the LSTM above the torso; 0 for none", at_least=0, at_most=65_536
-    )
-    frame_stack: int = option(
-        1, "images that the policy sees at once; an actor sends each one once", at_least=1, at_most=64
-    )
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        _check_agent(self)
+from protos.options import check_ranges, check_video, option
 
 
 @dataclass(frozen=True)
@@ -94,6 +31,11 @@ class LearnerOptions(AgentOptions):
     )
     seed: int = option(
         1, "seed of weights, sampling and local environments", at_least=0, at_most=2**31 - 1
+    )
+    reproducible: bool = option(
+        False,
+        "the same seed gives the same weights, bit by bit: one actor, whose acting waits for learning "
+        "and the other way round, and TensorFlow's deterministic operations; slower",
     )
     logdir: str | None = option(None, "run directory; if not given, runs/ENV-AGENT-TIME")
     listen: str | None = option(
@@ -128,9 +70,27 @@ class LearnerOptions(AgentOptions):
     )
     queue_capacity: int = option(
         0,
-        "finished unrolls that wait for training before actors wait; 0 for one batch",
+        "finished unrolls that wait for training before actors wait; 0 for one batch, or for 8 on their "
+        "way into a replay",
         at_least=0,
         at_most=1_000_000,
+    )
+    eval_interval: int = option(
+        0,
+        "environment steps between two evaluations of the policy by environments of their own, which "
+        "never train; the best one's checkpoint is kept; 0 for none",
+        at_least=0,
+    )
+    eval_episodes: int = option(20, "episodes in each evaluation", at_least=1, at_most=1_000_000)
+    eval_envs: int = option(
+        0,
+        "evaluation environments: how many `train` starts, or `learner` takes; 0 for one an episode, up "
+        "to 10",
+        at_least=0,
+        at_most=65_536,
+    )
+    stop_eval_return: float | None = option(
+        None, "end the run when the mean return of an evaluation reaches this"
     )
     log_interval_seconds: float = option(
         2.0, "seconds between two lines of metrics.jsonl", above=0, at_most=86_400
@@ -139,6 +99,11 @@ class LearnerOptions(AgentOptions):
         60.0, "seconds between two checkpoints", above=0, at_most=604_800
     )
     keep_checkpoints: int = option(3, "newest checkpoints that are kept", at_least=1, at_most=1_000_000)
+    save_replay: bool = option(
+        False,
+        "save the replay with each checkpoint: as many bytes on disk, and in memory meanwhile",
+        agents=REPLAY_AGENTS,
+    )
     progress: Literal["auto", "live", "plain", "none"] = option(
         "auto", "display: live on a terminal, plain lines elsewhere"
     )
@@ -148,24 +113,52 @@ class LearnerOptions(AgentOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.queue_capacity and self.queue_capacity < self.batch_size:
+        if self.reproducible and self.inference_threads > 1:
+            raise ConfigError(
+                f"--reproducible with --inference-threads {self.inference_threads}: which of them comes "
+                "first differs from run to run; leave one of the two out"
+            )
+        if self.stop_eval_return is not None and not self.eval_interval:
+            raise ConfigError(
+                "--stop-eval-return needs evaluations: give --eval-interval, or --stop-return for the "
+                "training episodes"
+            )
+        if self.queue_capacity and self.queue_capacity < self.batch_size and not self.replays:
             raise ConfigError(
                 f"--queue-capacity {self.queue_capacity} would never fill a batch of --batch-size "
                 f"{self.batch_size} unrolls: raise it to at least {self.batch_size}"
             )
+
+    @property
+    def evaluation_environments(self) -> int:
+        """How many environments evaluate."""
+        return self.eval_envs or min(self.eval_episodes, 10)
 
 
 @dataclass(frozen=True)
 class TrainOptions(LearnerOptions):
     """`seedbed train`: a learner and its local actors, on one machine."""
 
-    num_actors: int = option(2, "actor processes", at_least=1, at_most=4096)
+    num_actors: int = option(
+        0,
+        "actor processes; 0 for one a core that this process may use, up to 8",
+        at_least=0,
+        at_most=4096,
+    )
     envs_per_actor: int = option(16, "environments in each actor process", at_least=1, at_most=65_536)
 
     def __post_init__(self) -> None:
+        if self.num_actors == 0:
+            # Here, so that whoever reads or stores the options sees one number.
+            object.__setattr__(self, "num_actors", default_actors(available_cores()))
         super().__post_init__()
         if not self.env:
             raise ConfigError("--env is required: local actors need to know what to step")
+        if self.reproducible and self.num_actors > 1:
+            raise ConfigError(
+                f"--reproducible with --num-actors {self.num_actors}: which of them comes first differs "
+                "from run to run; say --num-actors 1, with more --envs-per-actor"
+            )
         total = self.num_actors * self.envs_per_actor
         if self.max_environments and self.max_environments < total:
             raise ConfigError(
@@ -179,12 +172,19 @@ class TrainOptions(LearnerOptions):
                 f"{self.envs_per_actor}, which come in one message: raise it, or leave it out"
             )
 
+    @property
+    def exploring_environments(self) -> int:
+        return self.epsilon_environments or self.num_actors * self.envs_per_actor
+
 
 @dataclass(frozen=True)
 class EvaluateOptions:
     """`seedbed evaluate`: greedy episodes of a checkpoint's policy, printed as JSON."""
 
     logdir: str = option(None, "run directory of `seedbed train` or `seedbed learner`")
+    checkpoint: Literal["newest", "best"] = option(
+        "newest", "which of the run's: the newest, or the one that did best in an evaluation"
+    )
     episodes: int = option(20, "episodes to play", at_least=1, at_most=1_000_000)
     num_envs: int = option(
         0, "environments at once; 0 for one an episode, up to 16", at_least=0, at_most=65_536
@@ -205,6 +205,9 @@ class ExportOptions:
     """`seedbed export`: a checkpoint's policy as a SavedModel."""
 
     logdir: str = option(None, "run directory of `seedbed train` or `seedbed learner`")
+    checkpoint: Literal["newest", "best"] = option(
+        "newest", "which of the run's: the newest, or the one that did best in an evaluation"
+    )
     out: str = option(None, "folder to write the SavedModel to")
 
     def __post_init__(self) -> None:
@@ -213,26 +216,32 @@ class ExportOptions:
                 raise ConfigError(f"--{name} is required")
 
 
+MAX_DEFAULT_ACTORS = 8
+"""More environments make more policy lag: who wants them says so."""
+
+
+def default_actors(cores: int) -> int:
+    """Actor processes where nobody says how many: one a core, whose load the learner shares."""
+    return min(max(cores, 1), MAX_DEFAULT_ACTORS)
+
+
+def available_cores() -> int:
+    """Cores that this process may use; all of the machine's where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 FREE_ON_RESUME = frozenset(
     {
         "logdir", "preset", "total_steps", "stop_return", "listen", "max_environments",
         "inference_batch_size", "inference_threads", "lease_seconds", "queue_capacity",
         "log_interval_seconds", "checkpoint_interval_seconds", "keep_checkpoints", "progress",
-        "tf_threads", "num_actors", "envs_per_actor",
+        "tf_threads", "num_actors", "envs_per_actor", "eval_interval", "eval_episodes", "eval_envs",
+        "stop_eval_return", "save_replay",
     }
 )  # fmt: skip
 """Options that a resumed run may change: they say how the run is run, not what is learned."""
-
-
-def _check_agent(options: AgentOptions) -> None:
-    """Refuse what was said of another algorithm: it would have no effect, and nobody would know."""
-    for entry in fields(AgentOptions):
-        agents = entry.metadata.get("agents", (options.agent,))
-        if options.agent not in agents and getattr(options, entry.name) != entry.default:
-            raise ConfigError(
-                f"{flag(entry.name)} is an option of {' and '.join(agents)}, and --agent is "
-                f"{options.agent}: leave it out, or choose --agent {agents[0]}"
-            )
 
 
 def resume_differences(old: Mapping[str, Any], new: LearnerOptions) -> list[str]:

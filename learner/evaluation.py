@@ -43,7 +43,7 @@ def evaluate(options: EvaluateOptions) -> int:
     Returns:
         Exit status: 0, or 130 after Ctrl-C.
     """
-    run = read_run(options.logdir)
+    run = read_run(options.logdir, options.checkpoint)
     env = options.env or run.options.env
     if env is None:
         raise ConfigError("--env is required: this run was started without one")

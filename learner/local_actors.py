@@ -62,7 +62,7 @@ class Description:
                 ) from None
             finally:
                 # What the environment has started may have outlived the child, and hold its pipes.
-                _end_group(process)
+                end_group(process)
         if process.returncode != 0:
             raise EnvironmentFailure(
                 f"--env {self._env} cannot be described (status {process.returncode}):\n{words.strip()}"
@@ -72,7 +72,7 @@ class Description:
     def close(self) -> None:
         """End the child, if it runs. Any thread may call it. Idempotent."""
         if self._process is not None and self._process.poll() is None:
-            _end_group(self._process)
+            end_group(self._process)
             self._process.wait()
 
 
@@ -126,7 +126,7 @@ class LocalActors:
                 logger.warning("actor process %d does not end; killed", process.pid)
                 _signal(process, signal.SIGKILL)
                 process.wait()
-            _end_group(process)
+            end_group(process)
 
     def statistics(self) -> Mapping[str, float]:
         with self._lock:
@@ -169,7 +169,7 @@ class LocalActors:
         reader.start()
         code = process.wait()
         # What an environment started may still hold the pipe, which then never comes to its end.
-        _end_group(process)
+        end_group(process)
         reader.join(READER_GRACE_SECONDS)
         with self._lock:
             if self._closing:
@@ -210,7 +210,7 @@ def _hand_on(index: int, process: subprocess.Popen[str], last_words: deque[str])
             logger.info("[actor %d] %s", index, line.rstrip())
 
 
-def _end_group(process: subprocess.Popen[str]) -> None:
+def end_group(process: subprocess.Popen[str]) -> None:
     """Kill what a process has left behind; right after its end, before its id is used again."""
     # Linux knows no such group where nothing is left; macOS permits no signal to what is just ending.
     with suppress(ProcessLookupError, PermissionError):

@@ -23,6 +23,7 @@ from learner.local_actors import Description, LocalActors, actor_command
 from learner.serving.server import InferenceServer
 from learner.signals import ending_signals
 from learner.telemetry.episodes import EpisodeTracker
+from learner.telemetry.evaluations import Evaluations
 from learner.telemetry.logs import import_tensorflow
 from learner.telemetry.progress import make_display
 from learner.telemetry.reporter import Reporter
@@ -137,8 +138,11 @@ class _Run:
         options = self._options
         if not isinstance(options, TrainOptions):
             return None
+        commands = [self._actor_command(options, index) for index in range(options.num_actors)]
+        if options.eval_interval:
+            commands.append(self._evaluation_command(options))
         actors = LocalActors(
-            [self._actor_command(options, index) for index in range(options.num_actors)],
+            commands,
             start_thread=self._threads.start,
         )
         self._closing.callback(actors.close)
@@ -154,6 +158,18 @@ class _Run:
             f"--num-envs={options.envs_per_actor}",
             f"--seed={self._environment_seed(index)}",
             f"--name=local {index}",
+            f"--parent={os.getpid()}",
+        )
+
+    def _evaluation_command(self, options: TrainOptions) -> list[str]:
+        assert options.env is not None
+        return actor_command(
+            f"--server={self._address}",
+            f"--env={options.env}",
+            f"--num-envs={options.evaluation_environments}",
+            f"--seed={self._environment_seed(options.num_actors)}",
+            "--mode=evaluate",
+            "--name=evaluation",
             f"--parent={os.getpid()}",
         )
 
@@ -188,6 +204,8 @@ class _Run:
         import_tensorflow()
         import tensorflow as tf
 
+        if self._options.reproducible:
+            tf.config.experimental.enable_op_determinism()
         if self._options.tf_threads:
             tf.config.threading.set_intra_op_parallelism_threads(self._options.tf_threads)
 
@@ -211,6 +229,7 @@ class _Run:
             options,
             spec,
             checkpoints=self._checkpoints,
+            best_checkpoints=Checkpoints(self._directory.best_checkpoint, keep=1),
             restored=self._restored,
             registry=self._registry,
             local_environments=local,
@@ -226,12 +245,13 @@ class _Run:
         )
         self._say_where(learner)
         learner.start(self._threads)
-        server.open_lanes({pb.TRAIN: learner.lane()})
+        server.open_lanes(learner.lanes())
         reporter.start()
         trained = False
         try:
             learner.trainer.run()
             trained = True
+            learner.evaluate_last(stopped=lambda: self._woken)
         except Exception as error:  # noqa: BLE001 - whatever it is, `execute` raises it
             self._threads.fail("training thread", error)
         reporter.close()
@@ -278,8 +298,9 @@ class _Run:
             )
 
     def _leave_results(self, learner: "Learner") -> None:
-        self._directory.write_learning_curve(learner.episodes.curve())
-        summary = summarize(self._options, learner.episodes, learner.trainer.version)
+        evaluations = learner.evaluations()
+        self._directory.write_learning_curve(learner.episodes.curve(), evaluations)
+        summary = summarize(self._options, learner.episodes, evaluations, learner.trainer.version)
         try:
             self._directory.write_summary(summary)
         except OSError as error:
@@ -315,4 +336,9 @@ def _new_logdir(options: LearnerOptions) -> str:
 def _was_finished(checkpoint: Checkpoint, options: LearnerOptions) -> bool:
     episodes = EpisodeTracker(1, stop_return=options.stop_return)
     episodes.restore(checkpoint.require("episodes"))
+    evaluations = Evaluations(1, 1)
+    evaluations.restore(checkpoint.metadata.get("evaluations", []))
+    best, enough = evaluations.best(), options.stop_eval_return
+    if best is not None and enough is not None and best.mean_return >= enough:
+        return True
     return episodes.solved_env_steps is not None or episodes.env_steps >= options.total_steps

@@ -8,13 +8,13 @@ import shutil
 import tempfile
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from google.protobuf import json_format
 
 from learner.config import ExportOptions, LearnerOptions
 from learner.telemetry.logs import import_tensorflow
-from learner.telemetry.run_directory import checkpoints_folder, read_config
+from learner.telemetry.run_directory import best_checkpoint_folder, checkpoints_folder, read_config
 from learner.training.checkpoint import Checkpoint, Checkpoints
 from protos import inference_pb2 as pb
 from protos import specs
@@ -36,8 +36,8 @@ class StoredRun:
     spec: EnvironmentSpec
 
 
-def read_run(logdir: str) -> StoredRun:
-    """The run in `logdir` with its newest checkpoint.
+def read_run(logdir: str, which: Literal["newest", "best"] = "newest") -> StoredRun:
+    """The run in `logdir` with its newest checkpoint, or that which did best in an evaluation.
 
     Raises:
         ConfigError: there is no run, or it has no checkpoint yet.
@@ -55,7 +55,12 @@ def read_run(logdir: str) -> StoredRun:
         options = LearnerOptions(**plain)
     except TypeError as error:
         raise ConfigError(f"{path / 'config.toml'} holds a value of a wrong type: {error}") from error
-    checkpoint = Checkpoints(checkpoints_folder(path), options.keep_checkpoints).load_latest()
+    folder = checkpoints_folder(path) if which == "newest" else best_checkpoint_folder(path)
+    checkpoint = Checkpoints(folder, options.keep_checkpoints).load_latest()
+    if checkpoint is None and which == "best":
+        raise ConfigError(
+            f"--checkpoint best: the run in {path} has no evaluation yet; --eval-interval makes them"
+        )
     if checkpoint is None:
         raise ConfigError(f"--logdir {path}: this run has no checkpoint yet")
     message = json_format.ParseDict(checkpoint.require("spec"), pb.EnvironmentSpec())
@@ -78,7 +83,7 @@ def export(options: ExportOptions) -> int:
     out = Path(options.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out}: expected a new or empty folder")
-    run = read_run(options.logdir)
+    run = read_run(options.logdir, options.checkpoint)
     policy = load_policy(run)
     import tensorflow as tf
 

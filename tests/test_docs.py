@@ -16,7 +16,8 @@ import protos.errors
 from actor.config import ActorOptions
 from actor.runner import Interrupted
 from learner.__main__ import COMMANDS
-from protos.options import parse
+from learner.presets import starting_values
+from protos.options import parse, peek
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
@@ -53,7 +54,9 @@ ALL_COMMANDS = sorted(set(commands()))
 
 def check_options(options: type, argv: Sequence[str]) -> None:
     if "--help" not in argv:
-        parse(options, argv, prog="docs", description="")
+        said = (peek(argv, name) for name in ("preset", "env", "agent"))
+        preset = starting_values(next(said) or "auto", *said)
+        parse(options, argv, prog="docs", description="", preset=preset)
 
 
 def check_command(words: Sequence[str]) -> None:
@@ -83,7 +86,7 @@ def test_command_is_accepted(
     if "--config" in words:
         # The file of a run that the reader has.
         config = tmp_path / words[words.index("--config") + 1]
-        config.parent.mkdir(parents=True)
+        config.parent.mkdir(parents=True, exist_ok=True)
         config.write_text('env = "CartPole-v1"\n')
         monkeypatch.chdir(tmp_path)
     check_command(words)
@@ -161,7 +164,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_options_that_are_named_exist(page: Path) -> None:
     known = set(re.findall(r"`(--[a-z-]+)`", (ROOT / "docs" / "options.md").read_text(encoding="utf-8")))
-    known |= {"--help", "--config", "--no-describe", "--json", "--repeats"}
+    known |= {"--help", "--config", "--no-describe", "--no-calibrate", "--json", "--repeats"}
     assert set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8"))) - known == set()
 
 

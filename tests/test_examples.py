@@ -112,10 +112,19 @@ def test_exported_policy_is_loaded(memory_run: Path, tmp_path: Path) -> None:
     assert "seedbed" not in (EXAMPLES / "load_exported_policy.py").read_text().partition("import")[2]
 
 
+def test_minatar_breakout() -> None:
+    pytest.importorskip("minatar")
+
+    text = finish(start("-m", "actor", "--env=examples/minatar_breakout.py:make_env", "--describe"))
+
+    described = json.loads(text)
+    assert described["observation"][0]["shape"] == [10, 10, 4]
+    assert described["action"]["kind"] == "CATEGORICAL"
+
+
 @pytest.mark.slow
 def test_memory_task_is_learned(tmp_path: Path) -> None:
     """A policy that guesses earns 0.25."""
-    env = "--env=examples/memory_task.py:make_env"
-    arguments = [env, f"--logdir={tmp_path}", "--lstm-size=32", "--total-steps=200000"]
+    arguments = ["--preset=memory-r2d2", f"--logdir={tmp_path}"]
     finish(start("-m", "learner", "train", *arguments, "--stop-return=0.8", "--progress=none"))
     assert summary(tmp_path)["solved_env_steps"] is not None

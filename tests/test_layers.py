@@ -51,6 +51,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("learner/training/update.py", "import learner.serving.acting", "only downwards"),
         ("learner/stored_run.py", "import learner.evaluation", "only downwards"),
         ("learner/app.py", "import learner.run", "only downwards"),
+        ("learner/run.py", "import learner.planning.model", "only downwards"),
         ("learner/telemetry/report.py", "import learner.telemetry.reporter", "in a circle"),
     ],
 )

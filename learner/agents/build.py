@@ -1,8 +1,14 @@
 """The one place that knows every agent."""
 
+from collections.abc import Callable
+
+from learner.agent_options import AgentOptions
+from learner.agents.a2c import A2CAgent
 from learner.agents.agent import Agent
+from learner.agents.ppo import PPOAgent
+from learner.agents.r2d2 import R2D2Agent
+from learner.agents.sac import SacAgent
 from learner.agents.vtrace import VTraceAgent
-from learner.config import AgentOptions
 from protos.specs import EnvironmentSpec
 
 
@@ -17,5 +23,11 @@ def make_agent(options: AgentOptions, spec: EnvironmentSpec, *, seed: int) -> Ag
     Raises:
         ConfigError: the options do not fit the spec.
     """
-    agents = {"vtrace": VTraceAgent}
+    agents: dict[str, Callable[..., Agent]] = {
+        "vtrace": VTraceAgent,
+        "ppo": PPOAgent,
+        "a2c": A2CAgent,
+        "r2d2": R2D2Agent,
+        "sac": SacAgent,
+    }
     return agents[options.agent](options, spec, seed=seed)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from learner.experience.trajectory import Tensor
 from protos.errors import ConfigError
+from protos.options import flag
 from protos.specs import ArraySpec
 
 Mean = Literal["linear", "tanh"]
@@ -80,7 +81,7 @@ def make_distribution(
     for name, value, default in (("mean", mean, "linear"), ("std", std, "free")):
         if value != default:
             raise ConfigError(
-                f"--policy-{name} {value} is of Box actions, but the action is ({spec}): leave it out"
+                f"{flag(f'policy_{name}')} {value} is of Box actions, but the action is ({spec}): leave it out"
             )
     return Categorical(spec)
 

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from learner.agent_options import AgentOptions
 from learner.agents.distributions import ActionDistribution
 from learner.agents.layers import Dense, Lstm, Variables, prefixed
 from learner.agents.memory import Frames, FrameStack
@@ -26,7 +27,6 @@ from learner.agents.torsos import (
     vector,
     vector_size,
 )
-from learner.config import AgentOptions
 from learner.experience.trajectory import State, Tensor
 from protos.errors import ConfigError
 from protos.specs import ArraySpec

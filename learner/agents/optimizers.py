@@ -1,13 +1,13 @@
 """Keras optimizers, with gradient clipping, a schedule, and a guard against what is not finite."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from learner.agent_options import AgentOptions
 from learner.agents.layers import Variables
-from learner.config import AgentOptions
 from learner.experience.trajectory import Tensor
 
 
@@ -17,15 +17,20 @@ class Optimizer:
     Args:
         options: optimizer, learning rate and its schedule, clipping.
         trainable: what to change.
+        rates: learning rates of some of them, by name; of the others it is the options'.
     """
 
-    def __init__(self, options: AgentOptions, trainable: Variables) -> None:
+    def __init__(
+        self, options: AgentOptions, trainable: Variables, rates: Mapping[str, float] | None = None
+    ) -> None:
         self._clip_norm = options.clip_gradient_norm
-        self._trainable = list(trainable.values())
         self._linear = options.learning_rate_schedule == "linear"
+        rate_of = [(rates or {}).get(name, options.learning_rate) for name in trainable]
         self._initial_rate = options.learning_rate
-        self._optimizer = _make_optimizer(options)
-        self._optimizer.build(self._trainable)  # Outside the graph that `apply` is traced into.
+        self._groups = [
+            _Group(options, rate, [i for i, each in enumerate(rate_of) if each == rate], trainable)
+            for rate in dict.fromkeys(rate_of)
+        ]
         self._skipped = tf.Variable(0, dtype=tf.int64, trainable=False, name="skipped_updates")
 
     @property
@@ -34,7 +39,7 @@ class Optimizer:
 
         Keras's own names count the layers of a process. The order of its variables is fixed.
         """
-        slots = self._optimizer.variables
+        slots = [slot for group in self._groups for slot in group.optimizer.variables]
         named = {f"slot_{i:03d}": slot.value for i, slot in enumerate(slots)}
         return named | {"skipped_updates": self._skipped}
 
@@ -52,23 +57,38 @@ class Optimizer:
         """
         norm = tf.linalg.global_norm(gradients)
         finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
-        learning_rate = tf.constant(self._initial_rate, tf.float32)
-        if self._linear:
-            # A run may take a few steps more than it was to: the rate must not turn negative.
-            learning_rate *= tf.maximum(1.0 - progress, 0.0)
-        self._optimizer.learning_rate.assign(learning_rate)
+        # A run may take a few steps more than it was to: the rate must not turn negative.
+        left = tf.maximum(1.0 - progress, 0.0) if self._linear else tf.ones(())
         if self._clip_norm:
             gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm, norm)
 
         def step() -> Tensor:
-            self._optimizer.apply(gradients, self._trainable)
+            for group in self._groups:
+                group.optimizer.learning_rate.assign(group.rate * left)
+                group.optimizer.apply([gradients[i] for i in group.indices], group.trainable)
             return self._skipped.read_value()
 
         def skip() -> Tensor:
             return self._skipped.assign_add(1)
 
         skipped = tf.cond(finite, step, skip)
+        learning_rate = self._initial_rate * left
         return {"gradient_norm": norm, "learning_rate": learning_rate, "skipped_updates": skipped}
+
+
+class _Group:
+    """Variables with one learning rate, and the Keras optimizer that changes them."""
+
+    def __init__(
+        self, options: AgentOptions, rate: float, indices: list[int], trainable: Variables
+    ) -> None:
+        variables = list(trainable.values())
+        self.rate = rate
+        self.indices = indices
+        """where their gradients are among all"""
+        self.trainable = [variables[i] for i in indices]
+        self.optimizer = _make_optimizer(options)
+        self.optimizer.build(self.trainable)  # Outside the graph that `apply` is traced into.
 
 
 def _make_optimizer(options: AgentOptions) -> Any:

@@ -8,13 +8,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from learner.agent_options import AgentOptions
 from learner.agents.agent import PRIORITIES
 from learner.agents.layers import Variables, prefixed
 from learner.agents.normalizers import scaled_rewards
 from learner.agents.optimizers import Optimizer
 from learner.agents.q_functions import BatchedMlp, Polyak, flat_size
 from learner.agents.sac_policy import SacPolicy
-from learner.config import AgentOptions
 from learner.experience.trajectory import Batch, Tensor
 from learner.maths.masks import masked, masked_mean
 from learner.maths.n_step import n_step, take_rows

@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from learner.agent_options import AgentOptions
 from learner.agents.layers import Variables, prefixed
 from learner.agents.networks import choose_torso
 from learner.agents.normalizers import ObservationNormalizer
 from learner.agents.q_functions import BatchedMlp, flat, flat_size
 from learner.agents.soft_actions import make_soft_actions
-from learner.config import AgentOptions
 from learner.experience.trajectory import ActInputs, ActOutputs, State, Tensor
 from protos.errors import ConfigError
 from protos.specs import EnvironmentSpec

@@ -15,9 +15,6 @@ Tensor = Any
 State = dict[str, Tensor]
 """What a policy remembers of one environment between steps (LSTM cells, past frames), by name."""
 
-LEASE_START = 8
-"""Flag beside the wire's StepFlag bits, in a row that is the first of its environment in a lease."""
-
 
 class ActInputs(NamedTuple):
     """What the policy sees of B environments at one step."""

@@ -55,11 +55,19 @@ class UnrollQueue:
             self._changed.wait_for(lambda: self._closed or len(self._columns) >= count)
             if self._closed:
                 return None
-            taken = [self._columns.popleft() for _ in range(count)]
-            if self._lock_step:
-                self._training += count
-            self._changed.notify_all()
-            return np.array(taken, np.int64)
+            return self._taken(count)
+
+    def poll(self, most: int) -> np.ndarray:
+        """The oldest unrolls, at most so many, of those that wait now: int64 [n]. Never blocks."""
+        with self._lock:
+            return self._taken(min(most, len(self._columns)))
+
+    def _taken(self, count: int) -> np.ndarray:
+        taken = [self._columns.popleft() for _ in range(count)]
+        if self._lock_step:
+            self._training += count
+        self._changed.notify_all()
+        return np.array(taken, np.int64)
 
     def trained(self, count: int) -> None:
         """`count` unrolls that were taken have been trained on."""

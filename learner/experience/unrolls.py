@@ -1,5 +1,6 @@
 """From answered steps to unrolls of fixed length, in preallocated time-major arrays."""
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from learner.experience.trajectory import LEASE_START, Batch, State
+from learner.experience.trajectory import Batch, State
 from learner.experience.unroll_queue import UnrollQueue
 from protos import inference_pb2 as pb
 from protos.specs import ArraySpec
+
+# What every row and every column has, whatever the environment and the policy.
+_REWARD, _FLAGS, _VERSION, _SERIAL = np.float32, np.uint8, np.int64, np.int64
 
 
 class RowSpec(NamedTuple):
@@ -51,45 +55,36 @@ class Steps(NamedTuple):
     """from row indices [k] to the policy's memory before those rows, [k, ...] each. A function,
     because the memory lives on the inference device and only an unroll's beginning needs it."""
 
-    @property
-    def first(self) -> np.ndarray:
-        """bool [n]: first row of an episode"""
-        return self._has(pb.FIRST)
 
-    @property
-    def terminated(self) -> np.ndarray:
-        """bool [n]: last row of an episode, which ended by itself"""
-        return self._has(pb.TERMINATED)
-
-    @property
-    def truncated(self) -> np.ndarray:
-        """bool [n]: last row of an episode, which was cut"""
-        return self._has(pb.TRUNCATED)
-
-    @property
-    def lease_start(self) -> np.ndarray:
-        """bool [n]: first row of a lease"""
-        return self._has(LEASE_START)
-
-    def _has(self, flag: int) -> np.ndarray:
-        return np.asarray(self.flags & flag, bool)
-
-
-def pool_columns(num_slots: int, queue_capacity: int, batch_size: int) -> int:
+def pool_columns(num_slots: int, queue_capacity: int, held: int) -> int:
     """How many columns are never too few: every slot may be writing one, and finish one more after the
-    queue was last seen not full; and prefetch holds a batch of them until it has copied it."""
-    return 2 * num_slots + queue_capacity + batch_size
+    queue was last seen not full; and `held` are with whoever took them, until they are released."""
+    return 2 * num_slots + queue_capacity + held
+
+
+def bytes_per_column(layout: Layout, length: int) -> int:
+    """Bytes of one finished unroll of `length` transitions, its last row included."""
+    row = sum(_bytes(leaf.shape, leaf.dtype) for leaf in layout.observation)
+    row += sum(_bytes(*entry) for entry in layout.record.values())
+    row += sum(np.dtype(kind).itemsize for kind in (_REWARD, _FLAGS, _VERSION))
+    state = sum(_bytes(*entry) for entry in layout.state.values())
+    return (length + 1) * row + state + 2 * np.dtype(_SERIAL).itemsize
+
+
+def _bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    return math.prod(shape) * dtype.itemsize
 
 
 class UnrollPool:
     """Columns of T+1 rows each: the storage of all unrolls, unfinished and finished.
 
-    Rows are written once, where they stay until a training batch is gathered from them. Memory that
-    was never written costs nothing (the operating system maps it at the first touch), and columns
-    are reused last in, first out, so the pool may be larger than a run ever needs.
+    Rows are written once, where they stay until the column is released: after the one training batch
+    that is gathered from them, or when the replay evicts them. Memory that was never written costs
+    nothing (the operating system maps it at the first touch), and columns are reused last in, first
+    out, so the pool may be larger than a run ever needs.
 
-    Each column has one user at a time (writer, then queue, then prefetch), so that the arrays need
-    no lock; `_lock` guards the free list.
+    Each column has one user at a time (writer, then queue, then prefetch and its replay), so that the
+    arrays need no lock; `_lock` guards the free list.
     """
 
     def __init__(self, layout: Layout, length: int, columns: int) -> None:
@@ -98,13 +93,14 @@ class UnrollPool:
 
         self.length = length
         """T, transitions in an unroll"""
+        self.bytes_per_column = bytes_per_column(layout, length)
         self.observation = [rows(leaf.shape, leaf.dtype) for leaf in layout.observation]
         """[T+1, columns, *shape] of its dtype, for each leaf"""
-        self.reward = rows((), np.float32)
+        self.reward = rows((), _REWARD)
         """float32 [T+1, columns]"""
-        self.flags = rows((), np.uint8)
+        self.flags = rows((), _FLAGS)
         """uint8 [T+1, columns]: StepFlag bits of the wire, and LEASE_START"""
-        self.version = rows((), np.int64)
+        self.version = rows((), _VERSION)
         """int64 [T+1, columns]: training version of the policy that acted"""
         self.record = {name: rows(*spec) for name, spec in layout.record.items()}
         """[T+1, columns, ...] each: what the policy wanted stored"""
@@ -112,6 +108,11 @@ class UnrollPool:
             name: np.empty((columns, *spec.shape), spec.dtype) for name, spec in layout.state.items()
         }
         """[columns, ...] each: the policy's memory before row 0"""
+        self.serial = np.empty(columns, _SERIAL)
+        """int64 [columns]: number of the finished unroll, in the order in which they finished"""
+        self.continues = np.empty(columns, _SERIAL)
+        """int64 [columns]: serial of the unroll whose last row is this one's row 0; -1 if there is none,
+        because the lease began with this one"""
         self._free = list(range(columns - 1, -1, -1))
         self._lock = threading.Lock()
 
@@ -126,11 +127,48 @@ class UnrollPool:
         with self._lock:
             self._free.extend(columns.tolist())
 
+    def stored(self) -> dict[str, np.ndarray]:
+        """Views of all arrays by stable name, [T+1, columns, ...], or [1, columns, ...] of what a column
+        has once."""
+        rows = {f"observation_{i}": leaf for i, leaf in enumerate(self.observation)}
+        rows |= {"reward": self.reward, "flags": self.flags, "version": self.version}
+        rows |= {f"record/{name}": array for name, array in self.record.items()}
+        whole = {f"state/{name}": array for name, array in self.state.items()}
+        whole |= {"serial": self.serial, "continues": self.continues}
+        return rows | {name: array[None] for name, array in whole.items()}
+
     def gather(self, columns: np.ndarray) -> Batch:
         """A copy of finished unrolls as a time-major batch, [T+1, len(columns), ...] each."""
+        return self.gather_sequences(columns[None])
+
+    def gather_sequences(self, columns: np.ndarray) -> Batch:
+        """A copy of sequences of k unrolls, of which each continues the one before.
+
+        Args:
+            columns: int64 [k, B].
+
+        Returns:
+            A batch of [k T + 1, B, ...] each; its initial state is that before the first unroll.
+        """
+        # The row that two unrolls share is the last of the one: row 0 of the other is a copy.
+        time = np.tile(np.arange(1, self.length + 1), len(columns))
+        column = np.repeat(columns, self.length, axis=0)
+        return self._gather(np.append(0, time)[:, None], np.vstack([columns[:1], column]), columns[0])
+
+    def gather_windows(self, columns: np.ndarray, offsets: np.ndarray, length: int) -> Batch:
+        """A copy of `length` transitions from row `offsets` int64 [B] on of each unroll, [length + 1, B,
+        ...] each. For policies without memory, whose state before any row but 0 is not known."""
+        assert not self.state, "the memory before a row in the middle of an unroll is not stored"
+        return self._gather(np.arange(length + 1)[:, None] + offsets, columns[None], columns)
+
+    def _gather(self, time: np.ndarray, column: np.ndarray, beginnings: np.ndarray) -> Batch:
+        """Rows `time` of `column`, which broadcast to [rows, B], after the state of `beginnings` [B]."""
+        # By one flat index: NumPy copies whole rows for it, and element by element for two.
+        index = time * len(self.serial) + column
 
         def take(array: np.ndarray) -> np.ndarray:
-            return array.take(columns, axis=1)
+            taken: np.ndarray = array.reshape(-1, *array.shape[2:]).take(index, axis=0)
+            return taken
 
         flags = take(self.flags)
         return Batch(
@@ -141,8 +179,8 @@ class UnrollPool:
             truncated=(flags & pb.TRUNCATED) != 0,
             record={name: take(array) for name, array in self.record.items()},
             version=take(self.version),
-            initial_state={name: array[columns] for name, array in self.state.items()},
-            weight=np.ones(len(columns), np.float32),
+            initial_state={name: array[beginnings] for name, array in self.state.items()},
+            weight=np.ones(index.shape[1], np.float32),
         )
 
 
@@ -155,6 +193,7 @@ class UnrollWriter:
     """
 
     def __init__(self, pool: UnrollPool, queue: UnrollQueue, num_slots: int) -> None:
+        self._next_serial = 0
         self._pool = pool
         self._queue = queue
         self._column = np.full(num_slots, -1, np.int64)
@@ -163,6 +202,11 @@ class UnrollWriter:
         self._dropped = 0
         self._dropped_steps = 0
         self._lock = threading.Lock()
+
+    def number_from(self, serial: int) -> None:
+        """Give the next finished unroll this number: those before it are a saved replay's."""
+        with self._lock:
+            self._next_serial = serial
 
     def wait_for_room(self) -> bool:
         """Block while the queue is full. False if it was closed."""
@@ -213,7 +257,9 @@ class UnrollWriter:
     def _begin_missing(self, slots: np.ndarray) -> None:
         slots = slots[self._column[slots] < 0]
         if slots.size:
-            self._column[slots] = self._pool.acquire(len(slots))
+            begun = self._pool.acquire(len(slots))
+            self._pool.continues[begun] = -1
+            self._column[slots] = begun
             self._time[slots] = 0
 
     def _write(self, steps: Steps, time: np.ndarray, column: np.ndarray) -> None:
@@ -232,6 +278,9 @@ class UnrollWriter:
         pool = self._pool
         for stored in (*pool.observation, pool.reward, pool.flags, pool.version, *pool.record.values()):
             stored[0, begun] = stored[pool.length, finished]
+        serials = np.arange(self._next_serial, self._next_serial + len(slots))
+        self._next_serial += len(slots)
+        pool.serial[finished] = pool.continues[begun] = serials
         self._column[slots] = begun
         self._time[slots] = 1
         self._finished += len(slots)

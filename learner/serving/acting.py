@@ -63,15 +63,21 @@ class Acting:
         """What a step of this policy consists of."""
         return self.policy.layout
 
-    def start(self, threads: Threads, episodes: EpisodeTracker, experience: Experience) -> None:
+    def start(
+        self,
+        threads: Threads,
+        episodes: EpisodeTracker,
+        experience: Experience,
+        name: str = "inference thread",
+    ) -> None:
         """Start the inference threads; every answered step goes to both."""
         for index, clock in enumerate(self._clocks):
             worker = InferenceWorker(
                 self.batcher, self.policy, self._weights, clock, episodes, experience
             )
-            threads.start(f"inference thread {index}", worker.run)
+            threads.start(f"{name} {index}", worker.run)
 
-    def lane(self, experience: Experience) -> Lane:
+    def lane(self, experience: Experience, *, trains: bool = True) -> Lane:
         """Where the sessions go; `experience` hears of the leases that end."""
         return Lane(
             spec=self._spec,
@@ -80,6 +86,7 @@ class Acting:
             submit=self.batcher.submit,
             version=lambda: self._weights.version,
             drop=experience.drop,
+            trains=trains,
         )
 
     def stop(self) -> None:

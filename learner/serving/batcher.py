@@ -12,12 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learner.experience.trajectory import LEASE_START
-from protos import inference_pb2 as pb
 from protos.specs import ArraySpec
-
-RESET = pb.FIRST | LEASE_START
-"""Rows with either flag start with a fresh memory."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import tensorflow as tf
 from learner.agents.agent import Policy
 from learner.experience.trajectory import ActInputs, State
 from learner.experience.unrolls import Layout, RowSpec, Steps
+from learner.flags import RESET
 from learner.graph import Graph
-from learner.serving.batcher import RESET, InferenceBatch
+from learner.serving.batcher import InferenceBatch
 from learner.serving.env_state import StateTables
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock

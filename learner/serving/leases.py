@@ -41,6 +41,8 @@ class Lane:
     """training version that acts now"""
     drop: Callable[[np.ndarray], None]
     """called with a lease's slots once it has ended and all its steps are answered"""
+    trains: bool = True
+    """whether its sessions make training data: what they do is counted then"""
 
 
 @dataclass(eq=False)
@@ -102,7 +104,8 @@ class Leases:
             reply=partial(self._post, lease),
         )
         self._by_token[lease.session.token] = lease
-        self._environments += count
+        if lane.trains:
+            self._environments += count
         self._counts["sessions_begun"] += 1
         return lease
 
@@ -131,7 +134,7 @@ class Leases:
             lease.expiry = None
         if lease.outbox is not None:
             lease.outbox.put_nowait(NotServing("the session goes on in another stream"))
-        else:
+        elif lease.lane.trains:
             self._streams += 1
         lease.outbox = outbox
         lease.session.attach(outbox.put_nowait)
@@ -142,7 +145,8 @@ class Leases:
         if lease.outbox is not outbox:
             return
         lease.outbox = None
-        self._streams -= 1
+        if lease.lane.trains:
+            self._streams -= 1
         lease.session.detach()
         if self._ending:
             self.end(lease)
@@ -153,7 +157,7 @@ class Leases:
         """A step was taken in."""
         now = time.monotonic()
         lease.asked_at[sequence] = now
-        if lease.answered_at is not None:
+        if lease.answered_at is not None and lease.lane.trains:
             self._seconds_acting += now - lease.answered_at
 
     def end(self, lease: Lease) -> None:
@@ -175,7 +179,8 @@ class Leases:
                 lease.outbox.put_nowait(reason)
 
     def statistics(self) -> Mapping[str, float]:
-        """Counts since the start, and what there is now. Any thread may ask."""
+        """Counts since the start, and what there is now; streams, environments and actors' seconds of
+        training alone. Any thread may ask."""
         return {
             "sessions": len(self._by_token),
             "streams": self._streams,
@@ -194,7 +199,8 @@ class Leases:
         slots = lease.session.slots
         lease.lane.drop(slots)
         lease.lane.slots.release(slots)
-        self._environments -= len(slots)
+        if lease.lane.trains:
+            self._environments -= len(slots)
 
     # Answers ------------------------------------------------------------------------------------
 
@@ -219,6 +225,8 @@ class Leases:
     def _answer(self, lease: Lease, sequence: int, actions: np.ndarray, version: int) -> None:
         lease.session.answer(sequence, actions, version)
         lease.answered_at = time.monotonic()
-        self._seconds_waiting += lease.answered_at - lease.asked_at.pop(sequence, lease.answered_at)
+        asked_at = lease.asked_at.pop(sequence, lease.answered_at)
+        if lease.lane.trains:
+            self._seconds_waiting += lease.answered_at - asked_at
         if lease.ended and lease.session.idle:
             self._release(lease)

@@ -2,12 +2,9 @@
 
 import numpy as np
 
-from learner.experience.trajectory import LEASE_START
+from learner.flags import ALL_WIRE_FLAGS, LAST, LEASE_START
 from protos import inference_pb2 as pb
 from protos.errors import InvalidRequest
-
-LAST = pb.TERMINATED | pb.TRUNCATED
-ALL_FLAGS = LAST | pb.FIRST
 
 NEW, IN_EPISODE, BETWEEN_EPISODES, BUSY = 0, 1, 2, 4
 """Phases of an environment; BUSY, beside them, while its last row waits for an answer."""
@@ -19,8 +16,8 @@ makes no copies."""
 
 def _allowed() -> np.ndarray:
     """bool [phase, flags]: whether a row with these flags may come in this phase."""
-    allowed = np.zeros((2 * BUSY, ALL_FLAGS + 1), bool)
-    for flags in range(ALL_FLAGS + 1):
+    allowed = np.zeros((2 * BUSY, ALL_WIRE_FLAGS + 1), bool)
+    for flags in range(ALL_WIRE_FLAGS + 1):
         first, last = bool(flags & pb.FIRST), bool(flags & LAST)
         allowed[NEW, flags] = not (first and last)
         allowed[IN_EPISODE, flags] = not first
@@ -30,7 +27,7 @@ def _allowed() -> np.ndarray:
 
 _ALLOWED = _allowed()
 _NEXT_PHASE = np.array(
-    [BETWEEN_EPISODES if flags & LAST else IN_EPISODE for flags in range(ALL_FLAGS + 1)], np.uint8
+    [BETWEEN_EPISODES if flags & LAST else IN_EPISODE for flags in range(ALL_WIRE_FLAGS + 1)], np.uint8
 )
 
 
@@ -53,7 +50,7 @@ class RowOrder:
         """
         phase = self._phase[rows]
         # One look at all rows; only where something is wrong, what.
-        if flags.max() > ALL_FLAGS or not (
+        if flags.max() > ALL_WIRE_FLAGS or not (
             _ALLOWED.take((phase << 3) | flags).all() and np.isfinite(reward).all()
         ):
             self._refuse(rows, phase, reward, flags)
@@ -79,7 +76,7 @@ class RowOrder:
         within = phase & ~np.uint8(BUSY)
         faults = (
             (~np.isfinite(reward), "a finite reward", "NaN or infinity"),
-            (flags > ALL_FLAGS, f"flags of at most {ALL_FLAGS}", "others"),
+            (flags > ALL_WIRE_FLAGS, f"flags of at most {ALL_WIRE_FLAGS}", "others"),
             (first & last, "FIRST or the end of an episode", "both in one row"),
             (first & (reward != 0), "reward 0 in a FIRST row", "another"),
             (

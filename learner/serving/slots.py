@@ -31,5 +31,10 @@ class Slots:
         """Give leased slots back."""
         self._free.extend(reversed(slots.tolist()))
 
+    @property
+    def leased(self) -> int:
+        """How many are leased now. Any thread may ask."""
+        return self.capacity - len(self._free)
+
     def statistics(self) -> Mapping[str, float]:
-        return {"leased": self.capacity - len(self._free), "capacity": self.capacity}
+        return {"leased": self.leased, "capacity": self.capacity}

@@ -8,14 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from learner.experience.trajectory import LEASE_START
+from learner.flags import LAST, RESET
 from learner.telemetry.learning_curve import Curve, LearningCurve
 from learner.telemetry.statistics import Clock
 from protos import inference_pb2 as pb
 from protos.errors import CheckpointError
-
-_BEGINS = pb.FIRST | LEASE_START
-_LAST = pb.TERMINATED | pb.TRUNCATED
 
 WINDOW = 100
 """Episodes that "mean return" means, as in the field's own benchmarks."""
@@ -84,9 +81,9 @@ class EpisodeTracker:
             self._returns[slots] += reward
             self._lengths[slots] += 1
             if flags.any():
-                begins = (flags & _BEGINS) != 0
+                begins = (flags & RESET) != 0
                 self._begin(slots[begins], (flags[begins] & pb.FIRST) != 0)
-                ended = self._finish(slots[(flags & _LAST) != 0])
+                ended = self._finish(slots[(flags & LAST) != 0])
         # Outside the lock: the callback may read this tracker.
         if self._on_episode is not None:
             for episode in ended:

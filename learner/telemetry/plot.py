@@ -1,5 +1,6 @@
 """learning_curve.png: environment steps against return."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -7,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from learner.telemetry.atomic import replace_file
+from learner.telemetry.evaluations import Evaluation
 from learner.telemetry.learning_curve import Curve, running_mean
 
 SMOOTHED_EPISODES = 100
@@ -17,9 +19,11 @@ def write_learning_curve(
     curve: Curve,
     *,
     title: str,
+    evaluations: Sequence[Evaluation] = (),
     stop_return: float | None = None,
 ) -> None:
-    """Draw the curve and its running mean over 100 episodes; replaces `path` atomically.
+    """Draw the curve, its running mean over 100 episodes, and the evaluations; replaces `path`
+    atomically.
 
     Raises:
         OSError: it cannot be written.
@@ -41,6 +45,15 @@ def write_learning_curve(
         linewidth=2,
         label=f"running mean of {window * size} episodes",
     )
+    if evaluations:
+        axes.plot(
+            [evaluation.env_steps for evaluation in evaluations],
+            [evaluation.mean_return for evaluation in evaluations],
+            "s-",
+            color="tab:red",
+            markersize=4,
+            label=f"evaluations: mean of {evaluations[-1].episodes} episodes",
+        )
     if stop_return is not None:
         axes.axhline(
             stop_return, color="tab:green", linestyle="--", label=f"stop return {stop_return:g}"

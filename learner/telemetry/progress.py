@@ -114,7 +114,11 @@ def _episodes(report: Report) -> str:
         return "no episode yet"
     # Said as it is: before the 100th episode the mean is that of fewer.
     of = min(report.episodes, 100)
-    return f"{report.episodes:,} episodes, mean return {report.mean_return_100:.1f} of the last {of}"
+    evaluated = "" if report.evaluation is None else f", evaluated at {report.evaluation:.1f}"
+    return (
+        f"{report.episodes:,} episodes, mean return {report.mean_return_100:.1f} of the last {of}"
+        f"{evaluated}"
+    )
 
 
 def _batch(report: Report) -> str:

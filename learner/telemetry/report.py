@@ -39,6 +39,8 @@ class Report:
     """part of their time that the inference threads work, 0 to 1"""
     actors_idle: float | None = None
     """part of their time that environments wait for actions, 0 to 1; None if it is not known"""
+    evaluation: float | None = None
+    """mean return of the last evaluation; None if there is none"""
     queue_depth: int = 0
     """finished unrolls that wait for training"""
     queue_capacity: int = 0

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +16,7 @@ import tomli_w
 
 from learner.config import LearnerOptions, resume_differences
 from learner.telemetry.atomic import TEMPORARY_SUFFIX, replace_file
+from learner.telemetry.evaluations import Evaluation
 from learner.telemetry.learning_curve import Curve
 from learner.telemetry.metrics_log import MetricsLog
 from learner.telemetry.report import Report
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 CONFIG = "config.toml"
 CHECKPOINTS = "checkpoints"
+BEST_CHECKPOINT = "best_checkpoint"
 LOCK = ".lock"
 
 
@@ -56,6 +58,8 @@ class RunDirectory:
                 # First of all: it is what makes this directory a run's, should the process end here.
                 _write_config(path / CONFIG, options)
                 self.checkpoints.mkdir(exist_ok=True)
+                if options.eval_interval:
+                    self.best_checkpoint.mkdir(exist_ok=True)
                 self._metrics = MetricsLog(path / "metrics.jsonl")
             except BaseException:
                 self._lock.close()
@@ -70,6 +74,11 @@ class RunDirectory:
         """Folder of the checkpoints."""
         return checkpoints_folder(self.path)
 
+    @property
+    def best_checkpoint(self) -> Path:
+        """Folder of the checkpoint that did best in an evaluation."""
+        return best_checkpoint_folder(self.path)
+
     def write_metrics(self, report: Report, values: Mapping[str, Any]) -> None:
         """Append `values` to metrics.jsonl and to the TensorBoard events. A sink of the reporter."""
         self._metrics.write(values)
@@ -77,7 +86,7 @@ class RunDirectory:
             self._events = TensorBoardWriter(self.path / "tensorboard")
         self._events.write(report.env_steps, values)
 
-    def write_learning_curve(self, curve: Curve) -> None:
+    def write_learning_curve(self, curve: Curve, evaluations: Sequence[Evaluation] = ()) -> None:
         """Replace learning_curve.png."""
         # Imported here: it takes half a second, which evaluating a run should not cost.
         from learner.telemetry.plot import write_learning_curve
@@ -89,6 +98,7 @@ class RunDirectory:
                 self.path / "learning_curve.png",
                 curve,
                 title=title,
+                evaluations=evaluations,
                 stop_return=self.options.stop_return,
             )
         except OSError as error:
@@ -148,6 +158,11 @@ class RunDirectory:
 def checkpoints_folder(path: Path) -> Path:
     """Folder of the checkpoints of the run in `path`; needs no lock."""
     return path / CHECKPOINTS
+
+
+def best_checkpoint_folder(path: Path) -> Path:
+    """Folder of the best checkpoint of the run in `path`; needs no lock."""
+    return path / BEST_CHECKPOINT
 
 
 def read_config(path: Path) -> dict[str, Any]:

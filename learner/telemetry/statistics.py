@@ -9,9 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import Protocol
 
 Clock = Callable[[], float]
 """Seconds that never run backwards, from an arbitrary start."""
+
+
+class Reporting(Protocol):
+    """A part with numbers to report."""
+
+    def statistics(self) -> Mapping[str, float]: ...
 
 
 class Registry:

@@ -1,9 +1,11 @@
 """summary.json: what came out of a run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from learner.config import LearnerOptions
 from learner.telemetry.episodes import EpisodeTracker
+from learner.telemetry.evaluations import Evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +31,20 @@ class Summary:
     """steps when the mean return of 100 episodes first reached the threshold; None if it has not"""
     solved_seconds: float | None
     """seconds of training at that moment"""
+    last_evaluation: float | None
+    """mean return of the last evaluation; None if there was none"""
+    best_evaluation: float | None
+    """mean return of the best one, whose checkpoint is kept"""
     policy_version: int
     """batches trained on"""
 
 
-def summarize(options: LearnerOptions, episodes: EpisodeTracker, policy_version: int) -> Summary:
+def summarize(
+    options: LearnerOptions,
+    episodes: EpisodeTracker,
+    evaluations: Sequence[Evaluation],
+    policy_version: int,
+) -> Summary:
     """The summary of a run as it stands."""
     seconds, steps = episodes.seconds(), episodes.env_steps
     return Summary(
@@ -48,5 +59,7 @@ def summarize(options: LearnerOptions, episodes: EpisodeTracker, policy_version:
         stop_return=options.stop_return,
         solved_env_steps=episodes.solved_env_steps,
         solved_seconds=episodes.solved_seconds,
+        last_evaluation=evaluations[-1].mean_return if evaluations else None,
+        best_evaluation=max((each.mean_return for each in evaluations), default=None),
         policy_version=policy_version,
     )

@@ -112,6 +112,13 @@ class Checkpoints:
         self._saved += 1
         return path
 
+    def beside(self, name: str) -> "Checkpoints":
+        """Checkpoints in a folder of their own within this one, of which one stays: for what is too
+        large to keep several of."""
+        folder = self._folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return Checkpoints(folder, keep=1)
+
     def load_latest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole; None if there are no checkpoints.
 

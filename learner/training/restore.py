@@ -1,9 +1,14 @@
-"""Checkpoints back into agents."""
+"""Checkpoints back into agents, and into the replay."""
+
+import logging
 
 import numpy as np
 
 from learner.agents.agent import Agent
+from learner.experience.build import Experience
 from learner.training.checkpoint import Checkpoint, Expected, require_arrays
+
+logger = logging.getLogger(__name__)
 
 
 def restore_agent(agent: Agent, checkpoint: Checkpoint) -> None:
@@ -22,3 +27,18 @@ def restore_agent(agent: Agent, checkpoint: Checkpoint) -> None:
     )
     for name, variable in variables.items():
         variable.assign(checkpoint.arrays[name])
+
+
+def restore_replay(experience: Experience, checkpoint: Checkpoint) -> None:
+    """Load a saved replay. Before any thread of the experience is started.
+
+    Raises:
+        CheckpointError: it does not fit the unrolls of this run.
+    """
+    assert experience.replayed is not None
+    unrolls = checkpoint.require("unrolls")
+    specs = experience.replayed.expected(unrolls)
+    require_arrays(checkpoint, {name: Expected(*spec) for name, spec in specs.items()})
+    metadata = {name: checkpoint.require(name) for name in experience.replayed.METADATA}
+    experience.restore(checkpoint.arrays, metadata)
+    logger.info("replay of version %s: %s unrolls", checkpoint.version, unrolls)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from actor import InferenceClient, RetryPolicy, TimeStep, restart, transition
-from learner.serving.batcher import LEASE_START, Request
+from learner.flags import LEASE_START
+from learner.serving.batcher import Request
 from protos import inference_pb2 as pb
 from protos.errors import DeadlineExceeded, NotServing, RunEnded
 from tests.fakes import ACTIONS, OBSERVATIONS, FakeLearner, LogLines, Proxy, answer, observation

@@ -12,13 +12,12 @@ from benchmarks.streams import ACT
 from benchmarks.worlds import (
     EPISODE_STEPS,
     FreeEnvironments,
-    actions_message,
     open_message,
     parse_observation,
     payload_bytes,
     spec_of,
-    step_message,
 )
+from learner.planning.ready import actions_message, step_message
 from protos import inference_pb2 as pb
 from protos.errors import ConfigError
 from protos.specs import EnvironmentSpec

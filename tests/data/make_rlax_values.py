@@ -1,4 +1,4 @@
-"""Make rlax_values.npz: V-trace by DeepMind's rlax, for the tests to compare with.
+"""Make rlax_values.npz: V-trace and GAE by DeepMind's rlax, for the tests to compare with.
 
 rlax needs JAX, which nothing else here does, so its values are stored instead. To make them again,
 in an environment of its own: `pip install rlax`, then `python tests/data/make_rlax_values.py`.
@@ -23,6 +23,9 @@ CASES = {
 """`spread`: standard deviation of the log importance weights; the rest are options of V-trace."""
 
 
+GAE_LAMBDAS = {"gae": 0.9, "gae_td": 0.0, "gae_returns": 1.0}
+
+
 def main() -> None:
     rng = np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {}
@@ -32,6 +35,12 @@ def main() -> None:
         arrays |= {f"{name}/{key}": value for key, value in inputs.items()}
         arrays |= {f"{name}/{key}": np.float32(value) for key, value in options.items()}
         arrays |= {f"{name}/{key}": value for key, value in evaluate(inputs, **options).items()}
+    for seed, (name, lambda_) in enumerate(GAE_LAMBDAS.items()):
+        inputs = draw_inputs(np.random.default_rng([1, seed]), 0.0)
+        del inputs["log_rhos"]
+        arrays |= {f"{name}/{key}": value for key, value in inputs.items()}
+        arrays[f"{name}/lambda_"] = np.float32(lambda_)
+        arrays[f"{name}/advantages"] = evaluate_gae(**inputs, lambda_=lambda_)
     np.savez_compressed(OUT, **arrays)
 
 
@@ -61,6 +70,22 @@ def evaluate(
         inputs["values"], next_values, inputs["rewards"], inputs["discounts"], rhos
     )
     return {"targets": inputs["values"] + out.errors, "advantages": np.asarray(out.pg_advantage)}
+
+
+def evaluate_gae(
+    valid: np.ndarray,
+    discounts: np.ndarray,
+    rewards: np.ndarray,
+    values: np.ndarray,
+    bootstrap_value: np.ndarray,
+    lambda_: float,
+) -> np.ndarray:
+    all_values = np.concatenate([values, bootstrap_value[None]])
+    # What is no transition has a temporal difference of 0, and passes none on.
+    rewards = np.where(valid, rewards, values - discounts * all_values[1:]).astype(np.float32)
+    lambdas = np.where(valid, lambda_, 0).astype(np.float32)
+    estimate = jax.vmap(rlax.truncated_generalized_advantage_estimation, in_axes=1, out_axes=1)
+    return np.asarray(estimate(rewards, discounts, lambdas, all_values))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ class ServingLearner:
             options,
             SPEC,
             checkpoints=Checkpoints(folder, keep=1),
+            best_checkpoints=Checkpoints(folder, keep=1),
             restored=None,
             registry=Registry(),
         )
@@ -53,7 +54,7 @@ class ServingLearner:
     def __enter__(self) -> "ServingLearner":
         self.server.start()
         self.learner.start(self._threads)
-        lane = self.learner.lane()
+        lane = self.learner.lanes()[pb.TRAIN]
         counted = dataclasses.replace(lane, submit=self._count(lane.submit))
         self.server.open_lanes({pb.TRAIN: counted})
         return self

@@ -26,6 +26,7 @@ def learner(tmp_path: Path) -> Learner:
         LearnerOptions(max_environments=2, hidden_sizes=(4,), unroll_length=2, batch_size=1),
         SPEC,
         checkpoints=Checkpoints(tmp_path, 1),
+        best_checkpoints=Checkpoints(tmp_path, 1),
         restored=None,
         registry=Registry(),
     )

@@ -7,14 +7,14 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 
+from learner import config
+from learner.agent_options import AgentOptions, _check_agent
 from learner.config import (
     FREE_ON_RESUME,
-    AgentOptions,
     EvaluateOptions,
     ExportOptions,
     LearnerOptions,
     TrainOptions,
-    _check_agent,
     resume_differences,
 )
 from learner.presets import AGENT_DEFAULTS, PRESETS, starting_values
@@ -99,8 +99,20 @@ def test_a_policy_call_smaller_than_an_actors_message_is_refused_with_the_way_ou
 
 
 def test_train_checks_bounds_of_actors() -> None:
-    with pytest.raises(ConfigError, match="--num-actors 0: expected at least 1"):
-        TrainOptions(env="CartPole-v1", num_actors=0)
+    with pytest.raises(ConfigError, match="--num-actors -1: expected at least 0"):
+        TrainOptions(env="CartPole-v1", num_actors=-1)
+
+
+@pytest.mark.parametrize(("cores", "actors"), [(1, 1), (2, 2), (6, 6), (8, 8), (64, 8)])
+def test_actors_follow_the_cores(cores: int, actors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "available_cores", lambda: cores)
+    options = TrainOptions(env="CartPole-v1", epsilon_environments=0)
+    assert options.num_actors == actors
+    assert options.exploring_environments == 16 * actors
+    # What is stored of them is the number itself, and it is checked as one.
+    assert asdict(options)["num_actors"] == actors
+    with pytest.raises(ConfigError, match=f"raise it to {16 * actors}"):
+        TrainOptions(env="CartPole-v1", max_environments=3)
 
 
 @pytest.mark.parametrize(

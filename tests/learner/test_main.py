@@ -26,6 +26,8 @@ REQUIRED = {
     "learner": [],
     "evaluate": ["--logdir=x"],
     "export": ["--logdir=x", "--out=y"],
+    "plan": ["--env=x"],
+    "tune": ["--env=x"],
 }
 
 
@@ -124,7 +126,8 @@ def test_module_runs_as_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "learner", "traim"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == (
-        "seedbed: error: expected a command (train, learner, evaluate, export), found 'traim'\n"
+        "seedbed: error: expected a command (train, learner, evaluate, export, plan, tune), "
+        "found 'traim'\n"
     )
 
 
@@ -134,7 +137,8 @@ def test_module_runs_as_a_program() -> None:
 @pytest.mark.parametrize("argument", ["traim", "", "--config", "-v", "--preset=none"])
 def test_unknown_command(capsys: pytest.CaptureFixture[str], argument: str) -> None:
     assert refused(capsys, argument, "--env", "x") == (
-        f"seedbed: error: expected a command (train, learner, evaluate, export), found {argument!r}"
+        "seedbed: error: expected a command (train, learner, evaluate, export, plan, tune), "
+        f"found {argument!r}"
     )
 
 

@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 from gymnasium import spaces
 
+from learner.agent_options import AgentOptions
 from learner.agents.actor_critic import ActorCriticPolicy
 from learner.agents.layers import Lstm
 from learner.agents.networks import Network, choose_torso
 from learner.agents.torsos import channels_first, image_size, vector
-from learner.config import AgentOptions
 from protos.errors import ConfigError
 from protos.specs import from_spaces
 from tests.learner.agents import samples

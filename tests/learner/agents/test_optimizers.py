@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from learner.agent_options import AgentOptions
 from learner.agents.optimizers import Optimizer
-from learner.config import AgentOptions
 
 ONE, START = tf.constant(1.0), tf.constant(0.0)
 
@@ -76,6 +76,21 @@ def test_the_linear_schedule_ends_at_0() -> None:
 
     np.testing.assert_allclose(rates, [1, 0.5, 0, 0])
     assert weights.numpy()[0] == pytest.approx(1 - 1.5)
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])
+def test_variables_may_have_rates_of_their_own(name: str) -> None:
+    start = np.array([1.0, 2.0], np.float32)
+    weights = {key: keras.Variable(start) for key in ("slow", "fast", "slow_too")}
+    options = AgentOptions(optimizer=name, learning_rate=0.01, learning_rate_schedule="linear")  # type: ignore[arg-type]
+    optimizer = Optimizer(options, weights, {"fast": 0.1})
+
+    scalars = optimizer.apply(ONE, [tf.constant([0.1, 0.2])] * 3, tf.constant(0.5))
+
+    steps = {key: start - weight.numpy() for key, weight in weights.items()}
+    np.testing.assert_array_equal(steps["slow"], steps["slow_too"])
+    np.testing.assert_allclose(steps["fast"], 10 * steps["slow"], rtol=1e-3)
+    assert float(scalars["learning_rate"]) == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])

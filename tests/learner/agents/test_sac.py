@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from gymnasium import spaces
 
+from learner.agent_options import AgentOptions
 from learner.agents.agent import PRIORITIES
-from learner.config import AgentOptions
 from learner.experience.trajectory import Batch
 from protos.errors import ConfigError
 from tests.learner.agents import samples

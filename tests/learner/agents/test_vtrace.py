@@ -7,53 +7,32 @@ import pytest
 import tensorflow as tf
 from gymnasium import spaces
 
-from learner.agents.build import make_agent
+from learner.agent_options import AgentOptions
 from learner.agents.vtrace import VTraceAgent
-from learner.config import AgentOptions
 from learner.experience.trajectory import Batch
 from protos.specs import EnvironmentSpec
 from tests import reference
-from tests.learner.agents import samples
-
-START = tf.constant(0.0)
-"""Progress of a run that begins: the schedules are where they start."""
+from tests.learner.agents import losses, samples
+from tests.learner.agents.losses import START
 
 
 def build(environment: EnvironmentSpec, seed: int = 1, **options: Any) -> VTraceAgent:
-    options = {"hidden_sizes": (6,), **options}
-    agent = make_agent(AgentOptions(**options), environment, seed=seed)
-    assert isinstance(agent, VTraceAgent)
+    agent: VTraceAgent = losses.build("vtrace", environment, seed=seed, **options)
     return agent
-
-
-def off_policy(batch: Batch, seed: int = 0) -> Batch:
-    """The same batch as if another policy had acted."""
-    noise = np.random.default_rng(seed).normal(0, 0.5, batch.first.shape).astype(np.float32)
-    return batch._replace(record={**batch.record, "log_prob": batch.record["log_prob"] + noise})
 
 
 def numpy_losses(
     weights: dict[str, np.ndarray], batch: Batch, targets: Any, options: AgentOptions
 ) -> tuple[dict[str, float], Any]:
-    """The agent's losses, written again for one tanh layer; `targets` are V-trace's if given."""
-    arrays = {name: np.asarray(v, np.float64) for name, v in weights.items()}
+    """The agent's losses; `targets` are V-trace's if given."""
     observation = batch.observation[0].numpy().astype(np.float64)
-    for_policy, for_value = (
-        np.tanh(observation @ arrays[f"{tower}/kernel"] + arrays[f"{tower}/bias"])
-        for tower in ("network/tower_0/encoder/mlp/dense_0", "network/tower_1/encoder/mlp/dense_0")
-    )
-    logits = for_policy @ arrays["policy_head/kernel"] + arrays["policy_head/bias"]
-    values = (for_value @ arrays["value_head/kernel"] + arrays["value_head/bias"])[..., 0]
+    found = losses.evaluate(weights, observation, batch.record["action"].numpy())
+    values, log_probs = found.values, found.log_probs[:-1]
     terminated = batch.terminated.numpy()
     valid = ~(terminated | batch.truncated.numpy())[:-1]
-    actions = batch.record["action"].numpy()
-    log_prob, entropy = np.zeros(valid.shape), np.zeros(valid.shape)
-    for i in np.ndindex(*valid.shape):
-        log_prob[i] = reference.categorical_log_prob(logits[i], actions[i])
-        entropy[i] = reference.categorical_entropy(logits[i])
     if targets is None:
         targets = reference.vtrace(
-            log_rhos=log_prob - batch.record["log_prob"].numpy()[:-1],
+            log_rhos=log_probs - batch.record["log_prob"].numpy()[:-1],
             discounts=options.discount * (1.0 - terminated[1:]),
             rewards=np.clip(batch.reward.numpy()[1:], -options.reward_clip, options.reward_clip),
             values=values[:-1],
@@ -61,44 +40,36 @@ def numpy_losses(
             valid=valid,
             lambda_=options.trace_lambda,
         )
-    losses = {
-        "policy_loss": -(targets.advantages * log_prob)[valid].mean(),
+    result = {
+        "policy_loss": -(targets.advantages * log_probs)[valid].mean(),
         "value_loss": 0.5 * ((targets.targets - values[:-1]) ** 2)[valid].mean(),
-        "entropy": entropy[valid].mean(),
+        "entropy": found.entropies[:-1][valid].mean(),
     }
-    losses["loss"] = (
-        losses["policy_loss"]
-        + options.value_cost * losses["value_loss"]
-        - options.entropy_cost * losses["entropy"]
+    result["loss"] = (
+        result["policy_loss"]
+        + options.value_cost * result["value_loss"]
+        - options.entropy_cost * result["entropy"]
     )
-    return losses, targets
+    return result, targets
 
 
 def test_losses_and_gradient_equal_numpy_and_finite_differences() -> None:
-    # Plain gradient descent at rate 1: the change of the weights is the gradient.
-    options = {
-        "optimizer": "sgd", "learning_rate": 1.0, "learning_rate_schedule": "constant",
-        "clip_gradient_norm": 0.0, "reward_clip": 0.8, "trace_lambda": 0.9, "hidden_sizes": (3,),
+    chosen = {
+        **losses.GRADIENT_DESCENT, "reward_clip": 0.8, "trace_lambda": 0.9, "hidden_sizes": (3,),
         "entropy_cost": 0.1,
     }  # fmt: skip
-    agent = build(samples.spec(), **options)
-    batch = off_policy(samples.rollout(agent.policy, samples.spec(), length=6, batch=3))
+    agent, options = build(samples.spec(), **chosen), losses.options_of("vtrace", **chosen)
+    batch = losses.off_policy(samples.rollout(agent.policy, samples.spec(), length=6, batch=3))
     before = {name: v.numpy() for name, v in agent.policy.trainable.items()}
 
     scalars = agent.update(batch, START)
 
-    truth, targets = numpy_losses(before, batch, None, AgentOptions(**options))
+    truth, targets = numpy_losses(before, batch, None, options)
     for name, value in truth.items():
         assert float(scalars[name]) == pytest.approx(value, rel=1e-4, abs=1e-5), name
-    for name, variable in agent.policy.trainable.items():
-
-        def loss(x: np.ndarray, name: str = name) -> float:
-            weights = {**before, name: x}
-            return numpy_losses(weights, batch, targets, AgentOptions(**options))[0]["loss"]
-
-        gradient = reference.numeric_gradient(loss, before[name].astype(np.float64), 1e-5)
-        found = before[name] - variable.numpy()
-        np.testing.assert_allclose(found, gradient, rtol=1e-3, atol=2e-5, err_msg=name)
+    losses.assert_gradient(
+        agent, before, lambda w: numpy_losses(dict(w), batch, targets, options)[0]["loss"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,25 +79,11 @@ def test_what_stands_at_no_transition_changes_nothing(action: spaces.Space[Any])
     environment = samples.spec(action=action)
     clean, other = build(environment), build(environment)
     batch = samples.rollout(clean.policy, environment, length=6, batch=4)
-    last = (batch.terminated | batch.truncated).numpy()
-    assert last[:-1].any()
 
     clean.update(batch, START)
-    other.update(corrupted(batch, last), START)
+    other.update(losses.corrupted(batch), START)
 
-    for a, b in zip(clean.policy.variables, other.policy.variables, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def corrupted(batch: Batch, last: np.ndarray) -> Batch:
-    """The batch with nonsense in the record of last rows and the reward of the rows after."""
-    record = {name: value.numpy() for name, value in batch.record.items()}
-    for value in record.values():
-        value[last] = np.nan if value.dtype.kind == "f" else 1 - value[last]
-    reward = batch.reward.numpy()
-    reward[1:][last[:-1]] = np.nan
-    tensors = {name: tf.constant(value) for name, value in record.items()}
-    return batch._replace(record=tensors, reward=tf.constant(reward))
+    losses.assert_same_weights(clean, other)
 
 
 def test_what_stands_at_a_transition_changes_something() -> None:
@@ -173,7 +130,7 @@ def test_on_policy_there_is_no_lag() -> None:
 
     assert float(scalars["importance_weight"]) == pytest.approx(1, abs=1e-5)
     assert float(scalars["behaviour_kl"]) == pytest.approx(0, abs=1e-5)
-    assert float(agent.losses(off_policy(batch))["importance_weight"]) < 0.99
+    assert float(agent.losses(losses.off_policy(batch))["importance_weight"]) < 0.99
 
 
 @pytest.mark.parametrize("lstm_size", [0, 8])

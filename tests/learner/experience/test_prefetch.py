@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from learner.experience.prefetch import Prefetcher
+from learner.experience.prefetch import FreshBatches, Prefetcher
 from learner.experience.trajectory import Batch
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import UnrollPool
@@ -23,7 +23,8 @@ class Parts:
         self.pool = UnrollPool(LAYOUT, 3, COLUMNS)
         self.queue = UnrollQueue(COLUMNS)
         self.prepared: list[Batch] = []
-        self.prefetcher = Prefetcher(self.queue, self.pool, BATCH_SIZE, self._to_device)
+        self.source = FreshBatches(self.queue, self.pool, BATCH_SIZE)
+        self.prefetcher = Prefetcher(self.source, self._to_device)
 
     def _to_device(self, batch: Batch) -> Batch:
         self.prepared.append(batch)
@@ -118,7 +119,7 @@ def test_failure_ends_the_iteration_and_reaches_the_main_thread() -> None:
     def to_device(batch: Batch) -> Batch:
         raise trouble
 
-    prefetcher = Prefetcher(parts.queue, parts.pool, BATCH_SIZE, to_device)
+    prefetcher = Prefetcher(parts.source, to_device)
     threads = Threads(on_failure=prefetcher.close)
     trainer = Running(lambda: list(prefetcher))
     trainer.until_it_waits()

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from learner.experience.trajectory import LEASE_START, Batch
+from learner.experience.trajectory import Batch
 from learner.experience.unrolls import Layout, RowSpec, Steps
+from learner.flags import LEASE_START
 from protos import inference_pb2 as pb
 from protos.specs import ArraySpec
 

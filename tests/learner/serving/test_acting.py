@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from learner.experience.unrolls import Steps
+from learner.flags import LEASE_START
 from learner.serving.acting import Acting
-from learner.serving.batcher import LEASE_START, Request
+from learner.serving.batcher import Request
 from learner.serving.inference import NoExperience
 from learner.telemetry.episodes import EpisodeTracker
 from learner.threads import Threads

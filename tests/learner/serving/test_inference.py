@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from learner.experience.unrolls import RowSpec, Steps
-from learner.serving.batcher import LEASE_START, InferenceBatch, Request
+from learner.flags import LEASE_START
+from learner.serving.batcher import InferenceBatch, Request
 from learner.serving.env_state import StateTables
 from learner.serving.inference import InferenceWorker, PolicyAnswer, PolicyFunction, bucket_sizes
 from learner.telemetry.episodes import EpisodeTracker

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from learner.experience.trajectory import LEASE_START
-from learner.serving.row_order import ALL_FLAGS, LAST, RowOrder
+from learner.flags import ALL_WIRE_FLAGS, LAST, LEASE_START
+from learner.serving.row_order import RowOrder
 from protos import inference_pb2 as pb
 from protos.errors import InvalidRequest
 
@@ -19,7 +19,7 @@ class SlowOrder:
 
     def allows(self, flags: int, reward: float) -> bool:
         first, last = bool(flags & pb.FIRST), bool(flags & LAST)
-        if flags > ALL_FLAGS or not np.isfinite(reward) or self.busy or (first and last):
+        if flags > ALL_WIRE_FLAGS or not np.isfinite(reward) or self.busy or (first and last):
             return False
         if first and reward != 0:
             return False

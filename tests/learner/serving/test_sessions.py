@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from learner.serving.batcher import LEASE_START
+from learner.flags import LEASE_START
 from learner.serving.sessions import Session
 from protos import inference_pb2 as pb
 from protos import tensors

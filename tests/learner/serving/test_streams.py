@@ -6,7 +6,8 @@ import threading
 import grpc
 import pytest
 
-from learner.serving.batcher import LEASE_START, Request
+from learner.flags import LEASE_START
+from learner.serving.batcher import Request
 from protos import inference_pb2 as pb
 from protos.errors import NotServing, RequestError, RunEnded
 from tests.fakes import FakeLearner, LogLines, answer

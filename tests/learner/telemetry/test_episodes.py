@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from learner.experience.trajectory import LEASE_START
+from learner.flags import LEASE_START
 from learner.telemetry.episodes import WINDOW, Episode, EpisodeTracker
 from protos import inference_pb2 as pb
 from protos.errors import CheckpointError

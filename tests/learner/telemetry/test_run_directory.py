@@ -160,7 +160,7 @@ def test_a_learner_of_another_process_is_seen_and_its_death_releases_the_directo
 
 def test_summary_holds_the_result(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path, OPTIONS)
-    run.write_summary(summarize(OPTIONS, EpisodeTracker(1, clock=lambda: 5.0), policy_version=3))
+    run.write_summary(summarize(OPTIONS, EpisodeTracker(1, clock=lambda: 5.0), [], policy_version=3))
     run.close()
     assert json.loads((tmp_path / "summary.json").read_text()) == {
         "env": "CartPole-v1",
@@ -174,6 +174,8 @@ def test_summary_holds_the_result(tmp_path: Path) -> None:
         "stop_return": 475.0,
         "solved_env_steps": None,
         "solved_seconds": None,
+        "last_evaluation": None,
+        "best_evaluation": None,
         "policy_version": 3,
     }
 
@@ -183,7 +185,7 @@ def test_summary_takes_over_what_the_tracker_counted() -> None:
     tracker = EpisodeTracker(1, clock=lambda: float(next(clock)))
     state = tracker.state()
     tracker.restore({**state, "env_steps": 600, "episodes": 2, "recent_returns": [1, 2], "seconds": 99})
-    summary = summarize(OPTIONS, tracker, policy_version=7)
+    summary = summarize(OPTIONS, tracker, [], policy_version=7)
     assert summary.seconds == 100
     assert summary.steps_per_second == 6
     assert (summary.env_steps, summary.episodes, summary.mean_return_100) == (600, 2, 1.5)
@@ -191,11 +193,11 @@ def test_summary_takes_over_what_the_tracker_counted() -> None:
 
 def test_summary_that_cannot_be_written_raises(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path, OPTIONS)
-    summary: Summary = summarize(OPTIONS, EpisodeTracker(1), 0)
+    summary: Summary = summarize(OPTIONS, EpisodeTracker(1), [], 0)
     with full_at(10), pytest.raises(OSError, match="File too large"):
         run.write_summary(summary)
     run.close()
-    assert len(asdict(summary)) == 12
+    assert len(asdict(summary)) == 14
 
 
 def test_metrics_go_to_the_file_and_to_tensorboard(tmp_path: Path) -> None:

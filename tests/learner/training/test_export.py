@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from learner.agent_options import AgentOptions
 from learner.agents.actor_critic import ActorCriticPolicy
-from learner.config import AgentOptions
 from learner.training.export import export_policy, input_names
 from tests.learner.agents import samples
 
