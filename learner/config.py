@@ -141,7 +141,7 @@ class TrainOptions(LearnerOptions):
 
     num_actors: int = option(
         0,
-        "actor processes; 0 for one a core that this process may use, up to 8",
+        "actor processes; 0 for one a core that this process may use, up to 8, or one if --reproducible",
         at_least=0,
         at_most=4096,
     )
@@ -150,7 +150,8 @@ class TrainOptions(LearnerOptions):
     def __post_init__(self) -> None:
         if self.num_actors == 0:
             # Here, so that whoever reads or stores the options sees one number.
-            object.__setattr__(self, "num_actors", default_actors(available_cores()))
+            actors = 1 if self.reproducible else default_actors(available_cores())
+            object.__setattr__(self, "num_actors", actors)
         super().__post_init__()
         if not self.env:
             raise ConfigError("--env is required: local actors need to know what to step")

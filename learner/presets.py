@@ -75,6 +75,26 @@ PRESETS: Mapping[str, Settings] = {
     "none": {},
     "atari": ATARI,
     "pong-vtrace": {**ATARI, "env": "ALE/Pong-v5", "agent": "vtrace", "stop_return": 18.0},
+    "cartpole-vtrace": {
+        "agent": "vtrace",
+        "env": "CartPole-v1",
+        "stop_return": 475.0,
+        "total_steps": 500_000,
+    },
+    "acrobot-vtrace": {
+        "agent": "vtrace",
+        "env": "Acrobot-v1",
+        "total_steps": 400_000,
+    },
+    "memory-vtrace": {
+        "agent": "vtrace",
+        "env": "examples/memory_task.py:make_env",
+        "unroll_length": 20,
+        "hidden_sizes": (32,),
+        "lstm_size": 64,
+        "lstm_horizon": 20,
+        "total_steps": 400_000,
+    },
     "cartpole-ppo": {
         "agent": "ppo",
         "env": "CartPole-v1",

@@ -81,7 +81,8 @@ def make_distribution(
     for name, value, default in (("mean", mean, "linear"), ("std", std, "free")):
         if value != default:
             raise ConfigError(
-                f"{flag(f'policy_{name}')} {value} is of Box actions, but the action is ({spec}): leave it out"
+                f"{flag(f'policy_{name}')} {value} is of Box actions, but the action is ({spec}): leave "
+                "it out"
             )
     return Categorical(spec)
 

@@ -69,6 +69,10 @@ def test_a_thousand_updates_of_every_agent_are_bit_equal(agent: str, tmp_path: P
     assert_same(one, same)
 
 
+def test_it_has_one_actor_unless_told_otherwise() -> None:
+    assert TrainOptions(env="x", reproducible=True).num_actors == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
