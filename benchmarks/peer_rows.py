@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -66,15 +66,13 @@ def row_of(row: Row, settings: Settings, observed: Observed) -> Row:
     reasons = void_reasons(found.trained_ratio, found.valid, disturbed)
     if row.kind == "equal":
         reasons += wrong_network(settings, figures["parameters"])
-    return Row(
-        **{
-            **vars(row),
-            "status": "void" if reasons else "ok",
-            "reason": "; ".join(reasons),
-            "figures": figures,
-            "threshold": watch.threshold._asdict() if watch.threshold is not None else None,
-            "transport": observed.said.get("transport", ""),
-        }
+    return replace(
+        row,
+        status="void" if reasons else "ok",
+        reason="; ".join(reasons),
+        figures=figures,
+        threshold=watch.threshold._asdict() if watch.threshold is not None else None,
+        transport=observed.said.get("transport", ""),
     )
 
 

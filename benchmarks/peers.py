@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -153,12 +153,12 @@ def run_one(options: PeersOptions, row: Row, settings: Settings) -> Row:
             silence_seconds=options.silence_seconds,
         )
     except WorkerFailure as failure:
-        return Row(**{**vars(row), "status": "crashed", "reason": str(failure)})
+        return replace(row, status="crashed", reason=str(failure))
     row = row_of(row, settings, observed)
     if row.peer != "seedbed":
         return row
     figures = {**row.figures, "wire_bytes_per_step": wire_bytes(*wire_case(settings))}
-    return Row(**{**vars(row), "figures": figures})
+    return replace(row, figures=figures)
 
 
 @functools.cache
@@ -187,16 +187,14 @@ def compare(
         settings = settings_for(peer, workload, kind, repeat)
         if settings is None or installed[peer].missing:
             reason = installed[peer].missing or CANNOT[peer, workload]
-            file.add(Row(**{**vars(row), "status": "skipped", "reason": reason}))
+            file.add(replace(row, status="skipped", reason=reason))
             continue
-        row = Row(
-            **{
-                **vars(row),
-                "algorithm": algorithm_of(peer, settings),
-                "settings": asdict(settings),
-                "versions": installed[peer].versions,
-                "load_average": os.getloadavg()[0],
-            }
+        row = replace(
+            row,
+            algorithm=algorithm_of(peer, settings),
+            settings=asdict(settings),
+            versions=installed[peer].versions,
+            load_average=os.getloadavg()[0],
         )
         row = run(options, row, settings)
         file.add(row)

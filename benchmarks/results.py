@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import output
+from learner.telemetry.evaluations import Evaluation
 from learner.telemetry.learning_curve import LearningCurve, running_mean
 from learner.telemetry.run_directory import CONFIG, checkpoints_folder, read_config
 from learner.training.checkpoint import Checkpoints
@@ -34,7 +35,7 @@ class Run:
     seed: int
     summary: dict[str, Any]
     curve: LearningCurve
-    evaluations: list[list[float]]
+    evaluations: list[Evaluation]
 
 
 def read_run(path: Path) -> Run:
@@ -55,7 +56,7 @@ def read_run(path: Path) -> Run:
     curve.restore(checkpoint.require("episodes")["curve"])
     preset = config.get("preset", "auto")
     name = preset if preset not in ("auto", "none") else f"{config['agent']} on {config.get('env')}"
-    evaluations = checkpoint.metadata.get("evaluations", [])
+    evaluations = [Evaluation(*result) for result in checkpoint.metadata.get("evaluations", [])]
     return Run(name, int(config["seed"]), summary, curve, evaluations)
 
 
@@ -101,7 +102,8 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         means = running_mean([point.mean_return for point in curve.points], window)
         axes.plot(steps, means, linewidth=1, label=f"seed {run.seed}")
         if run.evaluations:
-            at, returns = zip(*((result[0], result[4]) for result in run.evaluations), strict=True)
+            at = [evaluation.env_steps for evaluation in run.evaluations]
+            returns = [evaluation.mean_return for evaluation in run.evaluations]
             axes.plot(at, returns, ".", markersize=4, color=axes.lines[-1].get_color())
     axes.set_title(", ".join(dict.fromkeys(run.name for run in runs)), fontsize=9)
     axes.set_xlabel("environment steps")

@@ -305,6 +305,11 @@ class AgentOptions:
             _check_minibatches(self)
         if self.replays:
             _check_replay(self)
+        if self.lstm_horizon and not self.lstm_size:
+            raise ConfigError(
+                f"--lstm-horizon {self.lstm_horizon} is of an LSTM, and there is none: leave it out, or "
+                "choose an --lstm-size"
+            )
         if self.lstm_horizon in (1, 2):
             raise ConfigError(
                 f"--lstm-horizon {self.lstm_horizon} is too short for memories to differ: say 3 or "
@@ -321,7 +326,7 @@ class AgentOptions:
     @property
     def replays_sequences(self) -> bool:
         """Whether samples of the replay are whole unrolls, not windows within them."""
-        return self.replays and self.agent == "r2d2"
+        return self.agent == "r2d2"
 
     @property
     def sample_length(self) -> int:
@@ -379,10 +384,12 @@ def _check_replay(options: AgentOptions) -> None:
             f"--replay-capacity {options.replay_capacity} is less than a batch, --batch-size "
             f"{options.batch_size} times {length} transitions: raise it to {options.batch_size * length}"
         )
-    if options.replay_min_size > options.replay_capacity:
+    kept = options.replay_capacity // options.unroll_length * options.unroll_length
+    if options.replay_min_size > kept:
         raise ConfigError(
             f"--replay-min-size {options.replay_min_size} is more than --replay-capacity "
-            f"{options.replay_capacity}, so that training would never start: lower it"
+            f"{options.replay_capacity} keeps in whole unrolls, which is {kept}, so that training would "
+            "never start: lower it"
         )
 
 

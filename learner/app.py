@@ -90,7 +90,7 @@ class Learner:
             to_device=to_device,
             progress=self._progress,
             seed=options.seed + version,
-            lock_step=options.lock_step or options.reproducible or options.agent == "a2c",
+            lock_step=options.takes_turns,
         )
 
         self._replay_checkpoints = checkpoints.beside("replay") if options.save_replay else None
@@ -129,7 +129,8 @@ class Learner:
         for name, part in reporting.items():
             registry.register(name, part.statistics)
         self._saved, self._saved_at = self._moment(), time.monotonic()
-        self._checked = (version, 0)
+        # A resumed run's first count of skipped updates is of all those before.
+        self._checked: tuple[int, int] | None = None if restored else (version, 0)
         self._step_rate = Rate(self.episodes.env_steps)
         self._rows_per_batch = Ratio()
         self._actors_idle = Ratio()
@@ -245,9 +246,13 @@ class Learner:
 
     def _check_updates(self, scalars: Mapping[str, float]) -> None:
         """Raise if training has come to nothing, warn if a part of it has."""
+        if not scalars:
+            return
         version, skipped = self.trainer.version, int(scalars.get("skipped_updates", 0))
-        updates, skips = version - self._checked[0], skipped - self._checked[1]
-        self._checked = (version, skipped)
+        before, self._checked = self._checked, (version, skipped)
+        if before is None:
+            return
+        updates, skips = version - before[0], skipped - before[1]
         if skips > 0 and skips >= updates >= MIN_UPDATES_TO_JUDGE:
             raise TrainingFailure(
                 f"the last {updates} updates were skipped: their loss or gradient was not finite. Start "

@@ -26,8 +26,8 @@ class LearnerOptions(AgentOptions):
     )
     preset: str = option(
         "auto",
-        "settings by name: none, atari (the usual ones of IMPALA), or auto, which takes atari for "
-        "ALE/*, else none",
+        "settings by name, such as cartpole-ppo; atari (the usual ones of IMPALA); none; or auto, which "
+        "takes atari for ALE/*, else none",
     )
     seed: int = option(
         1, "seed of weights, sampling and local environments", at_least=0, at_most=2**31 - 1
@@ -128,6 +128,11 @@ class LearnerOptions(AgentOptions):
                 f"--queue-capacity {self.queue_capacity} would never fill a batch of --batch-size "
                 f"{self.batch_size} unrolls: raise it to at least {self.batch_size}"
             )
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether acting waits for training."""
+        return self.lock_step or self.reproducible or self.agent == "a2c"
 
     @property
     def evaluation_environments(self) -> int:

@@ -12,7 +12,7 @@ from learner.config import LearnerOptions
 from learner.serving.acting import Acting
 from learner.serving.leases import Lane
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.evaluations import Evaluation, Evaluations
+from learner.telemetry.evaluations import Evaluations
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoints
 from learner.training.weights import PublishedWeights, variable_copier
@@ -96,16 +96,11 @@ class Evaluator:
         self._kept = len(self.evaluations.results())
         self._next = (env_steps // self._interval + 1) * self._interval
 
-    def after_update(self, env_steps: int, seconds: float, version: int) -> Evaluation | None:
-        """Take in the round that has ended, and begin one if it is time. By the training thread.
-
-        Returns:
-            The result of the round that has ended; None if there is none.
-        """
-        result = self._take_result()
+    def after_update(self, env_steps: int, seconds: float, version: int) -> None:
+        """Take in the round that has ended, and begin one if it is time. By the training thread."""
+        self._take_result()
         if env_steps >= self._next and not self.evaluations.under_way:
             self._begin(env_steps, seconds, version)
-        return result
 
     def last_round(
         self, env_steps: int, seconds: float, version: int, stopped: Callable[[], bool]
@@ -114,7 +109,8 @@ class Evaluator:
         self._wait(stopped)
         self._take_result()
         results = self.evaluations.results()
-        if stopped() or (results and results[-1].version == version):
+        evaluated = bool(results) and results[-1].version == version
+        if stopped() or evaluated or self.evaluations.under_way:
             return
         self._begin(env_steps, seconds, version)
         self._wait(stopped)
@@ -137,10 +133,10 @@ class Evaluator:
                 logger.warning("the last evaluation has not ended, and is left out")
                 return
 
-    def _take_result(self) -> Evaluation | None:
+    def _take_result(self) -> None:
         results = self.evaluations.results()
         if len(results) == self._kept:
-            return None
+            return
         self._kept = len(results)
         result = results[-1]
         logger.info(
@@ -154,4 +150,3 @@ class Evaluator:
         if self._evaluated is not None and self.evaluations.best() == result:
             self._best.save(result.version, *self._evaluated)
         self._evaluated = None
-        return result

@@ -89,10 +89,12 @@ PRESETS: Mapping[str, Settings] = {
     "memory-vtrace": {
         "agent": "vtrace",
         "env": "examples/memory_task.py:make_env",
-        "unroll_length": 20,
+        # Longer than an episode: the gradient has to reach from the answer back to the cue.
+        "unroll_length": 60,
         "hidden_sizes": (32,),
         "lstm_size": 64,
         "lstm_horizon": 20,
+        "stop_return": 0.97,
         "total_steps": 400_000,
     },
     "cartpole-ppo": {

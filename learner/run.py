@@ -138,39 +138,28 @@ class _Run:
         options = self._options
         if not isinstance(options, TrainOptions):
             return None
-        commands = [self._actor_command(options, index) for index in range(options.num_actors)]
+        commands = [
+            self._actor_command(index, options.envs_per_actor, f"--name=local {index}")
+            for index in range(options.num_actors)
+        ]
         if options.eval_interval:
-            commands.append(self._evaluation_command(options))
-        actors = LocalActors(
-            commands,
-            start_thread=self._threads.start,
-        )
+            words = "--name=evaluation", "--mode=evaluate"
+            evaluating = options.evaluation_environments
+            commands.append(self._actor_command(options.num_actors, evaluating, *words))
+        actors = LocalActors(commands, start_thread=self._threads.start)
         self._closing.callback(actors.close)
         actors.start()
         self._registry.register("actors", actors.statistics)
         return actors
 
-    def _actor_command(self, options: TrainOptions, index: int) -> list[str]:
-        assert options.env is not None
+    def _actor_command(self, index: int, environments: int, *more: str) -> list[str]:
         return actor_command(
             f"--server={self._address}",
-            f"--env={options.env}",
-            f"--num-envs={options.envs_per_actor}",
+            f"--env={self._options.env}",
+            f"--num-envs={environments}",
             f"--seed={self._environment_seed(index)}",
-            f"--name=local {index}",
             f"--parent={os.getpid()}",
-        )
-
-    def _evaluation_command(self, options: TrainOptions) -> list[str]:
-        assert options.env is not None
-        return actor_command(
-            f"--server={self._address}",
-            f"--env={options.env}",
-            f"--num-envs={options.evaluation_environments}",
-            f"--seed={self._environment_seed(options.num_actors)}",
-            "--mode=evaluate",
-            "--name=evaluation",
-            f"--parent={os.getpid()}",
+            *more,
         )
 
     def _environment_seed(self, index: int) -> int:

@@ -32,7 +32,8 @@ ENV_PREFIX = "SEEDBED"
 def option(default: Any, help: str, **metadata: Any) -> Any:
     """A dataclass field that is an option; `help` says what it means and its unit.
 
-    `metadata` may hold the bounds that `check_ranges` enforces: `at_least`, `at_most`, `above`.
+    `metadata` may hold the bounds that `check_ranges` enforces: `at_least`, `at_most`, `above`; and
+    `agents`, the names of those whose option it is, if not of all.
     """
     return field(default=default, metadata={"help": help, **metadata})
 

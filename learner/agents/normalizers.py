@@ -49,7 +49,8 @@ class RunningMoments:
     def update(self, samples: Tensor) -> None:
         """Take in samples, float32 [..., *shape] with at least one leading dimension.
 
-        A batch with a number that is not finite is left out whole: it would be remembered for ever.
+        A batch with a number that is not finite, or whose square is not, is left out whole: it would be
+        remembered for ever.
         """
         samples = tf.reshape(samples, [-1, *self.mean.shape])
         n = tf.cast(tf.shape(samples)[0], tf.float32)
@@ -58,9 +59,11 @@ class RunningMoments:
         delta = mean - self.mean
         # At count 0 the initial variance of 1 counts for nothing.
         spread = self.variance * self.count + variance * n + tf.square(delta) * self.count * n / total
-        finite = tf.reduce_all(tf.math.is_finite(samples))
+        mean = self.mean + delta * n / total
+        # Of the results: a large finite sample has an infinite square.
+        finite = tf.reduce_all(tf.math.is_finite(mean) & tf.math.is_finite(spread))
         self.variance.assign(tf.where(finite, spread / total, self.variance))
-        self.mean.assign(tf.where(finite, self.mean + delta * n / total, self.mean))
+        self.mean.assign(tf.where(finite, mean, self.mean))
         self.count.assign(tf.where(finite, total, self.count))
 
 

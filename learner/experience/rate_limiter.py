@@ -9,7 +9,8 @@ class RateLimiter:
 
     It knows one number, the transitions that the samples owe: those inserted, less the first
     `min_size`, times the ratio, less those sampled. Samples wait while it is negative, and inserts
-    while it is more than one batch, so one of them may always go on. Used by one thread.
+    while it is more than one batch, so one of them may always go on. One thread counts; others may read
+    `state` and `statistics`.
 
     Args:
         samples_per_insert: transitions to train on for each one inserted.

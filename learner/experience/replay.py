@@ -16,6 +16,12 @@ from learner.experience.sum_tree import SumTree
 MIN_PRIORITY = 1e-6
 """Least priority: what has been learnt may still be drawn, and the total stays above 0."""
 
+HIGHEST_RISE = 10.0
+"""How many times the largest priority so far a new one may be."""
+
+MAX_PRIORITY_DECAY = 0.999
+"""What is left of the largest priority, which new items get, after each batch without a larger one."""
+
 
 class Sample(NamedTuple):
     """B items that were drawn."""
@@ -139,8 +145,11 @@ class Replay:
             good = there & np.isfinite(priorities)
             self._stale += int((~there).sum())
             if good.any():
-                priorities = np.maximum(priorities[good].astype(np.float64), MIN_PRIORITY)
-                self._max_priority = max(self._max_priority, float(priorities.max()))
+                # One absurd error must neither be all that is drawn, nor be so for ever.
+                highest = HIGHEST_RISE * self._max_priority
+                priorities = priorities[good].astype(np.float64).clip(MIN_PRIORITY, highest)
+                fallen = MAX_PRIORITY_DECAY * self._max_priority
+                self._max_priority = max(fallen, float(priorities.max()))
                 leaves = sample.columns[0][good] * self.windows + sample.offsets[good]
                 self._tree[leaves] = priorities**self._exponent
 

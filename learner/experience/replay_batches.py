@@ -15,6 +15,7 @@ from learner.experience.replay import Replay, Sample
 from learner.experience.trajectory import Batch
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import RowSpec, UnrollPool
+from protos.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +31,8 @@ class ReplayedBatches:
     rows are copied. While it may not insert, it takes nothing from the queue, which fills up: that is
     how acting is held back.
 
-    `_lock` guards `_training`. `_moving` is held while unrolls are inserted and evicted, so that
-    `state` finds those that are kept as they are.
+    `_lock` guards `_training` and `_closed`. `_moving` is held while unrolls are inserted and evicted,
+    so that `state` finds those that are kept as they are.
 
     Args:
         queue: of finished unrolls.
@@ -128,7 +129,18 @@ class ReplayedBatches:
 
         Returns:
             The serial of the next unroll to finish.
+
+        Raises:
+            CheckpointError: it is not what `state` gave.
         """
+        try:
+            return self._restore(arrays, metadata)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the checkpoint's replay is incomplete: {type(error).__name__}: {error}"
+            ) from error
+
+    def _restore(self, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> int:
         # With less room than before, the newest stay.
         newest = slice(max(0, metadata["unrolls"] - self._replay.capacity), None)
         arrays = {name: array[:, newest] for name, array in arrays.items()}
@@ -176,6 +188,7 @@ class ReplayedBatches:
         with self._moving:
             evicted = self._replay.insert(columns, pool.serial[columns], pool.continues[columns])
             pool.release(evicted)
+            self._limiter.inserted(len(columns) * pool.length)
         if evicted.size and not self._warned and not self._replay.has_items:
             self._warned = True
             logger.warning(
@@ -183,7 +196,6 @@ class ReplayedBatches:
                 "environments lie between those of each one. Raise --replay-capacity or "
                 "--replay-gigabytes"
             )
-        self._limiter.inserted(len(columns) * pool.length)
         self._inserted += len(columns)
 
     def _let_act(self) -> None:

@@ -98,11 +98,6 @@ class PlanOptions(TrainOptions):
         return self.frame_skip or (4 if (self.env or "").startswith("ALE/") else 1)
 
     @property
-    def takes_turns(self) -> bool:
-        """Whether acting waits for training."""
-        return self.lock_step or self.reproducible or self.agent == "a2c"
-
-    @property
     def measures(self) -> bool:
         """Whether there is anything left to measure."""
         return any(getattr(self, name) is None for name in COST_OPTIONS)

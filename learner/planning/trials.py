@@ -154,6 +154,7 @@ def trial_options(options: TrainOptions, logdir: str) -> dict[str, Any]:
         "total_steps": FOREVER,
         "stop_return": None,
         "eval_interval": 0,
+        "stop_eval_return": None,
         "log_interval_seconds": LOG_SECONDS,
         "checkpoint_interval_seconds": 86_400.0,
         "save_replay": False,

@@ -128,7 +128,8 @@ def _trace(
         outputs, after = policy.act(
             ActInputs(tuple(leaves), reward, reset, slots),
             before,
-            seed=tf.stack([seed, rows[3, 0]]),
+            # A resumed run adds its version to the seed, which may take it out of an int32.
+            seed=tf.stack([seed % 2**31, rows[3, 0]]),
             greedy=greedy,
         )
         tables.scatter(slots, after)

@@ -47,7 +47,10 @@ class Evaluations:
         self._began = np.full(num_slots, -1, np.int64)
         """round in which a slot's episode began"""
         self._moment: tuple[int, float, int] | None = None
-        self._quota = 0
+        self._share: dict[int, int] = {}
+        """episodes that a slot has to play in the round"""
+        self._even, self._extra = 0, 0
+        self._anyone = False
         self._counted: Counter[int] = Counter()
         self._returns: list[float] = []
         self._finished: list[Evaluation] = []
@@ -70,7 +73,9 @@ class Evaluations:
                 raise ValueError(f"expected no round under way, found round {self._round}")
             self._round += 1
             self._moment = (env_steps, seconds, version)
-            self._quota = -(-self._episodes // environments)
+            self._even, self._extra = divmod(self._episodes, environments)
+            self._share.clear()
+            self._anyone = False
             self._counted.clear()
             self._returns.clear()
             self._changed.notify_all()
@@ -106,11 +111,16 @@ class Evaluations:
         if first.size:
             with self._lock:
                 self._began[first] = self._round
+                for slot in first.tolist():
+                    extra = len(self._share) < self._extra
+                    self._share.setdefault(slot, self._even + extra)
 
     def drop(self, slots: np.ndarray) -> None:
         """The leases of these slots are over, and with them their episodes."""
         with self._lock:
             self._began[slots] = -1
+            # Whoever is left plays what these still owe: the round would have no end otherwise.
+            self._anyone = True
 
     def add(self, episode: Episode) -> None:
         """An episode has ended: the tracker's callback."""
@@ -118,7 +128,7 @@ class Evaluations:
             slot = episode.slot
             if self._moment is None or self._began[slot] != self._round:
                 return
-            if self._counted[slot] < self._quota:
+            if self._anyone or self._counted[slot] < self._share[slot]:
                 self._counted[slot] += 1
                 self._returns.append(episode.episode_return)
             if len(self._returns) == self._episodes:

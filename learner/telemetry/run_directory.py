@@ -58,8 +58,6 @@ class RunDirectory:
                 # First of all: it is what makes this directory a run's, should the process end here.
                 _write_config(path / CONFIG, options)
                 self.checkpoints.mkdir(exist_ok=True)
-                if options.eval_interval:
-                    self.best_checkpoint.mkdir(exist_ok=True)
                 self._metrics = MetricsLog(path / "metrics.jsonl")
             except BaseException:
                 self._lock.close()

@@ -95,6 +95,7 @@ class Checkpoints:
         entries.update((_ARRAY + name, _plain(name, array)) for name, array in arrays.items())
         path = self._folder / f"step_{version:09d}.npz"
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             self._remove_unfinished()
             with replace_file(path) as file:
                 np.savez(file, **entries)  # type: ignore[arg-type]  # the stub takes no **kwargs
@@ -115,9 +116,7 @@ class Checkpoints:
     def beside(self, name: str) -> "Checkpoints":
         """Checkpoints in a folder of their own within this one, of which one stays: for what is too
         large to keep several of."""
-        folder = self._folder / name
-        folder.mkdir(parents=True, exist_ok=True)
-        return Checkpoints(folder, keep=1)
+        return Checkpoints(self._folder / name, keep=1)
 
     def load_latest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole; None if there are no checkpoints.

@@ -20,16 +20,20 @@ SERVING = {
 }
 
 
-@pytest.fixture
-def learner(tmp_path: Path) -> Learner:
+def make_learner(folder: Path) -> Learner:
     return Learner(
         LearnerOptions(max_environments=2, hidden_sizes=(4,), unroll_length=2, batch_size=1),
         SPEC,
-        checkpoints=Checkpoints(tmp_path, 1),
-        best_checkpoints=Checkpoints(tmp_path, 1),
-        restored=None,
+        checkpoints=Checkpoints(folder, 1),
+        best_checkpoints=Checkpoints(folder, 1),
+        restored=Checkpoints(folder, 1).load_latest(),
         registry=Registry(),
     )
+
+
+@pytest.fixture
+def learner(tmp_path: Path) -> Learner:
+    return make_learner(tmp_path)
 
 
 def after(learner: Learner, version: int, skipped: float) -> None:
@@ -55,6 +59,20 @@ def test_few_updates_are_not_judged(learner: Learner) -> None:
     after(learner, 4, 4)
     after(learner, 4, 4)
     assert learner.trainer.version == 4
+
+
+def test_a_resumed_run_is_not_judged_by_what_was_skipped_before(
+    learner: Learner, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner.trainer.version = 100
+    assert learner.save()
+    resumed = make_learner(tmp_path)
+    resumed.report(SERVING)
+    with caplog.at_level(logging.WARNING):
+        after(resumed, 120, 50)
+    assert caplog.messages == []
+    with pytest.raises(TrainingFailure, match="the last 12 updates were skipped"):
+        after(resumed, 132, 62)
 
 
 def test_a_whole_run_without_an_update_to_judge_reports(learner: Learner) -> None:

@@ -30,7 +30,12 @@ R2D2: dict[str, Any] = {
         ),
         (
             {"replay_capacity": 500, "replay_min_size": 501},
-            r"--replay-min-size 501 is more than --replay-capacity 500, so that training would never",
+            r"--replay-min-size 501 is more than --replay-capacity 500 keeps in whole unrolls, which is "
+            r"500, so that training would never start: lower it",
+        ),
+        (
+            {"replay_capacity": 129, "replay_min_size": 125},
+            r"--replay-min-size 125 is more than --replay-capacity 129 keeps in whole .* which is 120,",
         ),
         (
             {"agent": "sac", "n_step": 11, "replay_sequence_unrolls": 1, "burn_in": 0, "lstm_size": 0},

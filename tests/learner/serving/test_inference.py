@@ -70,6 +70,10 @@ def test_buckets_grow_by_half_at_most_and_end_with_the_largest(largest: int, siz
     assert bucket_sizes(largest) == sizes
 
 
+def test_any_seed_is_taken() -> None:
+    assert act(make_function(seed=2**31 + 5), [3, 1], [10, 20]) == [10, 20]
+
+
 def test_each_environment_has_a_memory_of_its_own() -> None:
     function = make_function()
     assert act(function, [3, 1], [10, 20]) == [10, 20]

@@ -82,6 +82,23 @@ def test_a_lease_that_ends_takes_its_episode_with_it_and_its_heir_goes_on() -> N
     assert evaluations.results()[0].mean_return == 2.0
 
 
+def test_those_that_are_left_play_what_others_owe() -> None:
+    evaluations = Evaluations(4, 4)
+    evaluations.begin(1, 0.0, 1, environments=2)
+    play(evaluations, (0, 1.0), (1, 3.0))
+    evaluations.drop(np.array([1]))
+    play(evaluations, (0, 1.0), (0, 3.0))
+    assert evaluations.results()[0].mean_return == 2.0
+
+
+def test_a_lease_that_ends_between_rounds_changes_nothing_of_the_next() -> None:
+    evaluations = Evaluations(4, 2)
+    evaluations.drop(np.array([3]))
+    evaluations.begin(1, 0.0, 1, environments=2)
+    play(evaluations, (0, 1.0), (0, 1.0))
+    assert evaluations.under_way
+
+
 def test_actors_wait_between_rounds() -> None:
     evaluations = Evaluations(4, 1)
     actor = Running(evaluations.wait_for_room)
@@ -149,3 +166,11 @@ def test_results_survive_a_restart() -> None:
 def test_a_damaged_state_is_refused(state: Any) -> None:
     with pytest.raises(CheckpointError, match="the checkpoint's evaluations are incomplete"):
         Evaluations(1, 1).restore(state)
+
+
+def test_episodes_that_do_not_divide_are_shared_out_exactly() -> None:
+    evaluations = Evaluations(4, 3)
+    evaluations.begin(1, 0.0, 1, environments=2)
+    play(evaluations, (0, 1.0), (0, 1.0), (1, 7.0), (1, 99.0))
+    (result,) = evaluations.results()
+    assert (result.episodes, result.mean_return) == (3, 3.0), "two of the first, one of the second"
