@@ -7,11 +7,13 @@ import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+import numpy as np
+
 from benchmarks.children import commands, raise_file_limit, with_port
 from benchmarks.measure import thread_cpu_seconds
 from learner.config import LearnerOptions
 from learner.experience.unroll_queue import UnrollQueue
-from learner.experience.unrolls import UnrollPool, UnrollWriter, pool_columns
+from learner.experience.unrolls import Steps, UnrollPool, UnrollWriter, pool_columns
 from learner.planning.ready import ready_batch
 from learner.serving.server import InferenceServer
 from learner.telemetry.episodes import EpisodeTracker
@@ -58,6 +60,19 @@ def run_learner(connection: Connection, setup: Setup) -> None:
     serving.close()
 
 
+class NoExperience:
+    """Stores nothing."""
+
+    def wait_for_room(self) -> bool:
+        return True
+
+    def append(self, steps: Steps) -> None:
+        pass
+
+    def drop(self, slots: np.ndarray) -> None:
+        pass
+
+
 class ServingLearner:
     """Serves, records and never trains."""
 
@@ -65,7 +80,6 @@ class ServingLearner:
         # Imported here: everything below needs TensorFlow.
         from learner.agents.build import make_agent
         from learner.serving.acting import Acting
-        from learner.serving.inference import NoExperience
         from learner.training.weights import PublishedWeights
 
         options, spec = setup.options, setup.spec

@@ -42,7 +42,7 @@ class UnsupportedSpace(EnvironmentFailure):
 
 
 class TrainingFailure(SeedbedError):
-    """Training cannot go on: its numbers are not finite any more."""
+    """Training cannot go on: its numbers are not finite any more, or nothing can be drawn."""
 
 
 class WorkerFailure(SeedbedError):

@@ -15,9 +15,12 @@ from learner.experience.replay import Replay, Sample
 from learner.experience.trajectory import Batch
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import RowSpec, UnrollPool
-from protos.errors import CheckpointError
+from protos.errors import CheckpointError, TrainingFailure
 
 logger = logging.getLogger(__name__)
+
+HOPELESS_TURNS = 10
+"""How many times a full replay may be replaced while no sequence in it is ever whole."""
 
 
 Gather = Callable[[Sample], Batch]
@@ -70,6 +73,8 @@ class ReplayedBatches:
         self._importance_exponent = importance_exponent
         self._lock_step = lock_step
         self._warned = False
+        self._hopeless = 0
+        """unrolls inserted since the replay is full and has nothing to draw"""
         self._inserted = 0
         self._training = False
         self._closed = False
@@ -189,14 +194,29 @@ class ReplayedBatches:
             evicted = self._replay.insert(columns, pool.serial[columns], pool.continues[columns])
             pool.release(evicted)
             self._limiter.inserted(len(columns) * pool.length)
-        if evicted.size and not self._warned and not self._replay.has_items:
+        if evicted.size:
+            self._check_hope(len(columns))
+        self._inserted += len(columns)
+
+    def _check_hope(self, inserted: int) -> None:
+        """Warn of a full replay without anything to draw, and raise if it stays so: training would
+        never start, and a run ends with an update."""
+        if self._replay.has_items:
+            self._hopeless = 0
+            return
+        if not self._warned:
             self._warned = True
             logger.warning(
                 "the replay is full, and no sequence in it is whole: the unrolls of too many "
                 "environments lie between those of each one. Raise --replay-capacity or "
                 "--replay-gigabytes"
             )
-        self._inserted += len(columns)
+        self._hopeless += inserted
+        if self._hopeless > HOPELESS_TURNS * self._replay.capacity:
+            raise TrainingFailure(
+                f"the replay keeps {self._replay.capacity} unrolls, and no sequence in it becomes "
+                "whole: raise --replay-capacity or --replay-gigabytes, or run fewer environments"
+            )
 
     def _let_act(self) -> None:
         """In lock-step, the unrolls that were taken keep their room in the queue until now."""

@@ -147,7 +147,7 @@ def _trace(
 
 
 class Experience(Protocol):
-    """Where answered steps go: `learner.experience.unrolls.UnrollWriter`, or nowhere."""
+    """Where answered steps go: `learner.experience.unrolls.UnrollWriter`, or an evaluation."""
 
     def wait_for_room(self) -> bool:
         """Block until steps may be appended. False if there is no more use for them."""
@@ -160,19 +160,6 @@ class Experience(Protocol):
     def drop(self, slots: np.ndarray) -> None:
         """The leases of these slots, int32 [n], are over."""
         ...
-
-
-class NoExperience:
-    """Stores nothing: for evaluation."""
-
-    def wait_for_room(self) -> bool:
-        return True
-
-    def append(self, steps: Steps) -> None:
-        pass
-
-    def drop(self, slots: np.ndarray) -> None:
-        pass
 
 
 class InferenceWorker:

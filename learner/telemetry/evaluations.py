@@ -52,7 +52,7 @@ class Evaluations:
         self._even, self._extra = 0, 0
         self._anyone = False
         self._counted: Counter[int] = Counter()
-        self._returns: list[float] = []
+        self._played: list[Episode] = []
         self._finished: list[Evaluation] = []
         self._closed = False
         self._lock = threading.Lock()
@@ -77,7 +77,7 @@ class Evaluations:
             self._share.clear()
             self._anyone = False
             self._counted.clear()
-            self._returns.clear()
+            self._played.clear()
             self._changed.notify_all()
 
     @property
@@ -86,8 +86,8 @@ class Evaluations:
         with self._lock:
             return self._moment is not None
 
-    def wait_for_end(self, timeout_seconds: float) -> bool:
-        """Block until no round is under way. False if one still is."""
+    def wait_for_end(self, timeout_seconds: float | None = None) -> bool:
+        """Block until no round is under way, or `close`. False if one still is after that time."""
         with self._lock:
             return self._changed.wait_for(lambda: self._moment is None or self._closed, timeout_seconds)
 
@@ -130,9 +130,10 @@ class Evaluations:
                 return
             if self._anyone or self._counted[slot] < self._share[slot]:
                 self._counted[slot] += 1
-                self._returns.append(episode.episode_return)
-            if len(self._returns) == self._episodes:
-                self._finished.append(_evaluation(*self._moment, self._returns))
+                self._played.append(episode)
+            if len(self._played) == self._episodes:
+                returns = [each.episode_return for each in self._played]
+                self._finished.append(_evaluation(*self._moment, returns))
                 self._moment = None
                 self._changed.notify_all()
 
@@ -143,6 +144,11 @@ class Evaluations:
         with self._lock:
             return list(self._finished)
 
+    def played(self) -> list[Episode]:
+        """The episodes of the last round, or of the one under way."""
+        with self._lock:
+            return list(self._played)
+
     def best(self) -> Evaluation | None:
         """The first of those with the highest mean return; None if there is no result."""
         results = self.results()
@@ -152,7 +158,7 @@ class Evaluations:
         with self._lock:
             numbers: dict[str, float] = {
                 "rounds": len(self._finished),
-                "episodes_played": len(self._returns) if self._moment is not None else 0,
+                "episodes_played": len(self._played) if self._moment is not None else 0,
             }
             if self._finished:
                 last = self._finished[-1]

@@ -10,10 +10,11 @@ import pytest
 from learner.experience.prefetch import Prefetcher, Prepared
 from learner.experience.rate_limiter import RateLimiter
 from learner.experience.replay import Replay, Sample
-from learner.experience.replay_batches import ReplayedBatches
+from learner.experience.replay_batches import HOPELESS_TURNS, ReplayedBatches
 from learner.experience.trajectory import Batch
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import UnrollPool, UnrollWriter, pool_columns
+from protos.errors import TrainingFailure
 from tests.learner.experience.running import Running
 from tests.learner.experience.worlds import LAYOUT, World
 
@@ -220,6 +221,18 @@ def test_a_replay_too_small_for_any_sequence_says_so_once(caplog: pytest.LogCapt
         assert parts.source.next_batch() is None
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("the replay is full, and no sequence in it is whole")
+
+
+def test_a_replay_that_never_has_a_whole_sequence_is_a_failure() -> None:
+    parts = Parts(slots=4, capacity=4, min_size=2, unrolls=2)
+    parts.finish(0, 1, 2, 3, count=1 + HOPELESS_TURNS)
+    parts.queue.close()
+    assert parts.source.next_batch() is None  # there was still hope
+
+    parts = Parts(slots=4, capacity=4, min_size=2, unrolls=2)
+    parts.finish(0, 1, 2, 3, count=2 + HOPELESS_TURNS)
+    with pytest.raises(TrainingFailure, match="keeps 4 unrolls, and no sequence in it becomes whole"):
+        parts.source.next_batch()
 
 
 def test_every_thread_at_once() -> None:

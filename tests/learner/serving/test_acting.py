@@ -10,7 +10,6 @@ from learner.experience.unrolls import Steps
 from learner.flags import LEASE_START
 from learner.serving.acting import Acting
 from learner.serving.batcher import Request
-from learner.serving.inference import NoExperience
 from learner.telemetry.episodes import EpisodeTracker
 from learner.threads import Threads
 from learner.training.weights import PublishedWeights
@@ -19,12 +18,15 @@ from tests.fakes import PATIENCE_SECONDS, SPEC, SumPolicy, observation
 SLOTS, MAX_ROWS = 6, 4
 
 
-class Kept(NoExperience):
-    """Keeps what it is told."""
+class Kept:
+    """An experience that keeps what it is told."""
 
     def __init__(self) -> None:
         self.slots: list[list[int]] = []
         self.dropped: list[list[int]] = []
+
+    def wait_for_room(self) -> bool:
+        return True
 
     def append(self, steps: Steps) -> None:
         self.slots.append(steps.slots.tolist())
