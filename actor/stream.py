@@ -37,6 +37,9 @@ class Stream:
     def __init__(self, channel: grpc.aio.Channel, call: Any) -> None:
         self._channel = channel
         self._call = call
+        # A step whose waiting Ctrl-C has ended may still be on its way out when Close is to follow, and
+        # gRPC refuses a second write beside the first.
+        self._writing = asyncio.Lock()
         self._status = (grpc.StatusCode.UNAVAILABLE, "the stream has ended")
         call.add_done_callback(self._note_status)
 
@@ -62,7 +65,7 @@ class Stream:
         """Say that the session is over, and wait for the learner to have heard it."""
         try:
             async with asyncio.timeout(2.0):
-                await self._call.write(pb.ClientMessage(close=pb.Close(error=error)))
+                await self._write(pb.ClientMessage(close=pb.Close(error=error)))
                 await self._call.done_writing()
                 await self._call.code()
         except (TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
@@ -76,7 +79,7 @@ class Stream:
     async def _round_trip(self, message: pb.ClientMessage, timeout_seconds: float) -> pb.ServerMessage:
         try:
             async with asyncio.timeout(timeout_seconds):
-                await self._call.write(message)
+                await self._write(message)
                 answer = await self._call.read()
         except TimeoutError:
             raise DeadlineExceeded(f"expected an answer within {timeout_seconds:g} s") from None
@@ -85,6 +88,10 @@ class Stream:
         if answer is grpc.aio.EOF:
             raise await self._failure()
         return cast(pb.ServerMessage, answer)
+
+    async def _write(self, message: pb.ClientMessage) -> None:
+        async with self._writing:
+            await self._call.write(message)
 
     async def _failure(self) -> RequestError:
         await self._call.code()

@@ -20,7 +20,7 @@ from learner.telemetry.report import Report
 from learner.telemetry.statistics import BusyClock, Rate, Ratio, Registry, Reporting
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
-from learner.training.restore import restore_agent, restore_replay
+from learner.training.restore import load_replay, restore_agent, restore_replay
 from learner.training.trainer import Trainer
 from learner.training.update import TracedUpdate, to_device
 from learner.training.weights import PublishedWeights, variable_copier
@@ -94,7 +94,7 @@ class Learner:
         )
 
         self._replay_checkpoints = checkpoints.beside("replay") if options.save_replay else None
-        saved = self._replay_checkpoints.load_latest() if self._replay_checkpoints else None
+        saved = load_replay(self._replay_checkpoints) if self._replay_checkpoints else None
         if saved:
             restore_replay(self._experience, saved)
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from learner.agents.agent import Agent
 from learner.experience.build import Experience
-from learner.training.checkpoint import Checkpoint, Expected, require_arrays
+from learner.training.checkpoint import Checkpoint, Checkpoints, Expected, require_arrays
+from protos.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,21 @@ def restore_agent(agent: Agent, checkpoint: Checkpoint) -> None:
     )
     for name, variable in variables.items():
         variable.assign(checkpoint.arrays[name])
+
+
+def load_replay(checkpoints: Checkpoints) -> Checkpoint | None:
+    """The saved replay; None if there is none.
+
+    Raises:
+        CheckpointError: there is one, and it is damaged.
+    """
+    try:
+        return checkpoints.load_latest()
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"the replay saved in {checkpoints.paths()[-1].parent} cannot be loaded: delete this "
+            "folder to go on with the weights and an empty replay"
+        ) from error
 
 
 def restore_replay(experience: Experience, checkpoint: Checkpoint) -> None:

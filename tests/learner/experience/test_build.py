@@ -12,7 +12,7 @@ from learner.experience.build import Experience, make_experience, replay_columns
 from learner.experience.trajectory import Batch
 from learner.experience.unrolls import Layout, bytes_per_column
 from learner.training.checkpoint import Checkpoints
-from learner.training.restore import restore_replay
+from learner.training.restore import load_replay, restore_replay
 from protos.errors import CheckpointError, ConfigError
 from tests.learner.experience.worlds import LAYOUT, World
 
@@ -171,6 +171,19 @@ def test_a_saved_replay_of_other_unrolls_is_refused(tmp_path: Path) -> None:
     assert saved is not None
     with pytest.raises(CheckpointError, match=r"reward: expected float32 \[4, .* found float32 \[3,"):
         restore_replay(make(agent="r2d2", **{**REPLAYED, "unroll_length": 3}), saved)
+
+
+def test_a_damaged_replay_says_how_to_go_on_without_it(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2).beside("replay")
+    assert load_replay(checkpoints) is None
+    experience = make(agent="r2d2", **REPLAYED)
+    fill(experience, 20)
+    assert experience.replayed is not None
+    path = checkpoints.save(7, *experience.replayed.state())
+    assert path is not None
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match=r"replay saved in .*replay cannot be loaded: delete this"):
+        load_replay(checkpoints)
 
 
 def test_the_pool_has_room_for_acting_that_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
