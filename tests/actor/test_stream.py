@@ -10,7 +10,7 @@ from protos import inference_pb2 as pb
 
 
 class SlowCall:
-    """A gRPC call whose writes take until `sent` is set; a second one meanwhile is refused, as gRPC does."""
+    """A gRPC call whose writes take until `sent` is set, and which refuses a second one meanwhile."""
 
     def __init__(self) -> None:
         self.sent = asyncio.Event()
