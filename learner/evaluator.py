@@ -24,6 +24,10 @@ LAST_ROUND_SECONDS = 600.0
 """How long the end of a run waits for its last evaluation."""
 
 
+ABSENCE_SECONDS = 30.0
+"""How long it waits for an evaluation actor to come back."""
+
+
 class Snapshot(NamedTuple):
     """What a checkpoint holds, of one moment."""
 
@@ -52,7 +56,8 @@ class Evaluator:
         best: Checkpoints,
         snapshot: Callable[[], Snapshot],
     ) -> None:
-        environments = options.evaluation_environments
+        # Twice as many, because the leases of an actor that was killed last a while beside its heir's.
+        slots = 2 * options.evaluation_environments
         self._interval = options.eval_interval
         self._best = best
         self._snapshot = snapshot
@@ -64,13 +69,13 @@ class Evaluator:
             policy,
             spec,
             self._weights,
-            num_slots=environments,
-            max_rows=environments,
+            num_slots=slots,
+            max_rows=options.evaluation_environments,
             seed=options.seed,
             greedy=True,
         )
-        self.evaluations = Evaluations(environments, options.eval_episodes)
-        self._episodes = EpisodeTracker(environments, on_episode=self.evaluations.add)
+        self.evaluations = Evaluations(slots, options.eval_episodes)
+        self._episodes = EpisodeTracker(slots, on_episode=self.evaluations.add)
         self._kept = 0
 
     def lane(self) -> Lane:
@@ -128,8 +133,12 @@ class Evaluator:
 
     def _wait(self, stopped: Callable[[], bool]) -> None:
         deadline = time.monotonic() + LAST_ROUND_SECONDS
+        seen = time.monotonic()
         while not stopped() and not self.evaluations.wait_for_end(0.1):
-            if time.monotonic() > deadline or not self._acting.slots.leased:
+            now = time.monotonic()
+            if self._acting.slots.leased:
+                seen = now
+            if now > deadline or now - seen > ABSENCE_SECONDS:
                 logger.warning("the last evaluation has not ended, and is left out")
                 return
 

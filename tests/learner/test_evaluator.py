@@ -28,6 +28,7 @@ def test_a_round_that_does_not_end_is_left_out(
     )
     lane = evaluating.lane()
     lane.slots.lease(2)
+    assert lane.slots.lease(2).size == 2, "an actor's heir finds room beside its former self"
     evaluating.after_update(env_steps=10, seconds=1.0, version=1)
     assert evaluating.evaluations.under_way
 
