@@ -95,7 +95,7 @@ PRESETS: Mapping[str, Settings] = {
         "lstm_size": 64,
         "lstm_horizon": 20,
         "stop_return": 0.97,
-        "total_steps": 400_000,
+        "total_steps": 800_000,
     },
     "cartpole-ppo": {
         "agent": "ppo",
