@@ -79,7 +79,7 @@ class Shallow(Encoder):  # type: ignore[misc]  # its own interpreter alone has t
         return SHALLOW_DENSE
 
 
-class Watch(AlgoObserver):  # type: ignore[misc]
+class Watch(AlgoObserver):  # type: ignore[misc]  # its own interpreter alone has the package
     """Reads what the learner has reported of its steps."""
 
     def __init__(self, batch_steps: int) -> None:

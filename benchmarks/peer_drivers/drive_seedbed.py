@@ -80,6 +80,7 @@ def lines(run: "subprocess.Popen[bytes]", path: Path) -> Iterator[dict[str, Any]
                 position = file.tell()
         *whole, rest = rest.split("\n")
         yield from map(json.loads, whole)
+        # Another process's file: there is nothing to wait on.
         time.sleep(POLL_SECONDS)
 
 

@@ -36,7 +36,7 @@ class Shallow(BaseFeaturesExtractor):  # type: ignore[misc]  # its own interpret
         return features
 
 
-class Watch(BaseCallback):  # type: ignore[misc]
+class Watch(BaseCallback):  # type: ignore[misc]  # its own interpreter alone has the package
     """Everything collected so far has been trained on whenever a rollout begins."""
 
     def __init__(self) -> None:

@@ -117,6 +117,8 @@ class WorldVecEnv(VecEnv):  # type: ignore[misc]  # its own interpreter alone ha
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         return [None] * self.num_envs
 
+    # The base class asks for these two; its algorithms call neither on environments like these.
+
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         raise NotImplementedError(f"{attr_name}: the worlds have no settings")
 

@@ -55,11 +55,7 @@ class A2CAgent(ActorCriticAgent):
         policy_loss = -masked_mean(advantages * log_probs, valid)
         value_loss = 0.5 * masked_mean(tf.square(estimates.targets - values), valid)
         entropy = masked_mean(distribution.entropy(parameters), valid)
-        loss = policy_loss + options.value_cost * value_loss - options.entropy_cost * entropy
         return {
-            "loss": loss,
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
+            **self.weighted(policy_loss, value_loss, entropy),
             "behaviour_kl": masked_mean(batch.record["log_prob"][:-1] - log_probs, valid),
         }

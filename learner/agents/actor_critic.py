@@ -194,6 +194,16 @@ class ActorCriticAgent:
         """float32 [T, B]: the discount of what follows each transition; 0 if that ended the episode."""
         return self._options.discount * (1.0 - tf.cast(batch.terminated[1:], tf.float32))
 
+    def weighted(self, policy_loss: Tensor, value_loss: Tensor, entropy: Tensor) -> dict[str, Tensor]:
+        """The three parts and the "loss" that they make; scalars."""
+        options = self._options
+        return {
+            "loss": policy_loss + options.value_cost * value_loss - options.entropy_cost * entropy,
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+        }
+
     def descend(self, losses: Callable[[], dict[str, Tensor]], progress: Tensor) -> dict[str, Tensor]:
         """One optimizer step on "loss" of what `losses` gives; its scalars and the optimizer's."""
         weights = self._policy.weights

@@ -134,13 +134,9 @@ class PPOAgent(ActorCriticAgent):
         policy_loss = -masked_mean(objective, valid)
         value_loss = 0.5 * masked_mean(self._value_errors(evaluation.values, samples), valid)
         entropy = masked_mean(distribution.entropy(evaluation.parameters), valid)
-        loss = policy_loss + options.value_cost * value_loss - options.entropy_cost * entropy
         outside = tf.cast(tf.abs(rhos - 1.0) > options.clip_ratio, tf.float32)
         return {
-            "loss": loss,
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
+            **self.weighted(policy_loss, value_loss, entropy),
             # KL(mu || pi) by Schulman's low-variance estimator, which is never negative.
             "behaviour_kl": masked_mean(rhos - 1.0 - log_rhos, valid),
             "clipped_fraction": masked_mean(outside, valid),

@@ -49,12 +49,8 @@ class VTraceAgent(ActorCriticAgent):
         policy_loss = -masked_mean(returns.advantages * log_probs, valid)
         value_loss = 0.5 * masked_mean(tf.square(returns.targets - values), valid)
         entropy = masked_mean(distribution.entropy(parameters), valid)
-        loss = policy_loss + options.value_cost * value_loss - options.entropy_cost * entropy
         return {
-            "loss": loss,
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
+            **self.weighted(policy_loss, value_loss, entropy),
             "importance_weight": masked_mean(tf.minimum(options.rho_clip, tf.exp(log_rhos)), valid),
             "behaviour_kl": -masked_mean(log_rhos, valid),
         }

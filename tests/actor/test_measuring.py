@@ -46,7 +46,7 @@ class Half:
 
 def test_resets_are_work_but_no_steps(cartpole_spec: specs.EnvironmentSpec) -> None:
     environment = Half(4)
-    found: Stepping = stepping_cost(environment, cartpole_spec, 0.01)  # type: ignore[arg-type]
+    found: Stepping = stepping_cost(environment, cartpole_spec, 0.01)  # type: ignore[arg-type]  # a fake
     # Two turns make four steps.
     assert found.seconds_per_step * 2 == pytest.approx(found.seconds_per_turn, rel=0.2)
     assert environment.turns > 10
@@ -118,4 +118,4 @@ def test_a_missing_environment_is_one_line() -> None:
 )
 def test_misuse_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        MeasuringOptions(**{"env": "x", **change})  # type: ignore[arg-type]
+        MeasuringOptions(**{"env": "x", **change})  # type: ignore[arg-type]  # of any type

@@ -47,7 +47,7 @@ class NoChannel:
 def test_close_follows_a_step_that_is_still_on_its_way(error: str) -> None:
     async def story() -> list[str | None]:
         call = SlowCall()
-        stream = Stream(NoChannel(), call)  # type: ignore[arg-type]
+        stream = Stream(NoChannel(), call)  # type: ignore[arg-type]  # a fake
         step = asyncio.create_task(stream.exchange(pb.Step(sequence=1), 60.0))
         await asyncio.sleep(0)
         close = asyncio.create_task(stream.close(error))

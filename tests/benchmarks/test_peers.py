@@ -39,6 +39,7 @@ from benchmarks.peer_drivers.making import make_world
 from benchmarks.peer_drivers.say import Readings, say
 
 print("a system that chatters")
+# It outlives the test unless it is ended, which is what is tested.
 helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 world = make_world("W1", 4, "same", seed=0)
 world.reset()
@@ -83,6 +84,7 @@ def test_a_driver_that_fails_leaves_its_last_words(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_says_nothing_is_given_up(tmp_path: Path) -> None:
+    # Says one word and then nothing for longer than the watch waits.
     command = driver(tmp_path, "import time; print('hello', flush=True); time.sleep(600)")
     with pytest.raises(WorkerFailure, match=r"expected a reading within 0.5 s, found none:\nhello"):
         peer_run.observe(command, Limits(0.0, 1.0), silence_seconds=0.5)

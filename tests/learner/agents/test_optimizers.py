@@ -82,6 +82,7 @@ def test_the_linear_schedule_ends_at_0() -> None:
 def test_variables_may_have_rates_of_their_own(name: str) -> None:
     start = np.array([1.0, 2.0], np.float32)
     weights = {key: keras.Variable(start) for key in ("slow", "fast", "slow_too")}
+    # A parametrised name is a str to mypy, not one of the three.
     options = AgentOptions(optimizer=name, learning_rate=0.01, learning_rate_schedule="linear")  # type: ignore[arg-type]
     optimizer = Optimizer(options, weights, {"fast": 0.1})
 

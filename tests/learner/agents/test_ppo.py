@@ -115,7 +115,7 @@ def test_minibatches_take_the_steps_of_a_plain_loop(memory: dict[str, int]) -> N
                 name: tf.constant(value.numpy()[rows]) for name, value in pool.initial_state.items()
             }
         )  # fmt: skip
-        other.descend(lambda some=some: other.losses(some), START)  # type: ignore[misc]
+        other.descend(lambda some=some: other.losses(some), START)  # type: ignore[misc]  # the lambda's default
     for one, two in zip(agent.policy.variables, other.policy.variables, strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
 
@@ -254,7 +254,7 @@ def test_variables_restore_an_agent() -> None:
 )
 def test_minibatches_of_different_sizes_are_refused(chosen: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        AgentOptions(agent="ppo", **chosen)  # type: ignore[arg-type]
+        AgentOptions(agent="ppo", **chosen)  # type: ignore[arg-type]  # of any type
 
 
 @pytest.mark.parametrize("lstm_size", [0, 8])
