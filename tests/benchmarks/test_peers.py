@@ -241,7 +241,10 @@ def test_metrics_are_read_as_they_come(tmp_path: Path) -> None:
 # Processes --------------------------------------------------------------------------------------
 
 
-SLEEPER = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0)"
+SLEEPER = (
+    "import subprocess, sys; "
+    "subprocess.Popen([sys.executable, '-c', 'print(flush=True); input()'], stdin=0)"
+)
 
 
 def test_processes_are_found_by_what_they_inherit_and_ended() -> None:
@@ -252,6 +255,8 @@ def test_processes_are_found_by_what_they_inherit_and_ended() -> None:
         command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
+        # A word from each: a process that is only just being started has no environment to be found by.
+        parent.stdout.readline()
         parent.stdout.readline()
         found = processes.with_variable("PEERS_TEST", str(os.getpid()))
         assert len(found) == 2
