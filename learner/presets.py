@@ -74,7 +74,16 @@ ATARI: Settings = {
 PRESETS: Mapping[str, Settings] = {
     "none": {},
     "atari": ATARI,
-    "pong-vtrace": {**ATARI, "env": "ALE/Pong-v5", "agent": "vtrace", "stop_return": 18.0},
+    "pong-vtrace": {
+        **ATARI,
+        "env": "ALE/Pong-v5",
+        "agent": "vtrace",
+        # Two processes a core: while one waits for its actions, another emulates.
+        "num_actors": 4,
+        "envs_per_actor": 16,
+        "learning_rate": 6e-4,
+        "stop_return": 18.0,
+    },
     "cartpole-vtrace": {
         "agent": "vtrace",
         "env": "CartPole-v1",
