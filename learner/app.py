@@ -4,6 +4,7 @@ which data flows, so that reading it is reading the architecture."""
 import logging
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -21,18 +22,15 @@ from learner.telemetry.statistics import BusyClock, Rate, Ratio, Registry, Repor
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
 from learner.training.restore import load_replay, restore_agent, restore_replay
+from learner.training.skipped import SkippedUpdates
 from learner.training.trainer import Trainer
 from learner.training.update import TracedUpdate, to_device
 from learner.training.weights import PublishedWeights, variable_copier
 from protos import inference_pb2 as pb
 from protos import specs
-from protos.errors import TrainingFailure
 from protos.specs import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
-
-MIN_UPDATES_TO_JUDGE = 10
-"""Fewer updates in an interval, all skipped, are bad luck; as many are a training that is over."""
 
 
 class Learner:
@@ -46,6 +44,7 @@ class Learner:
         checkpoints: Checkpoints,
         best_checkpoints: Checkpoints,
         restored: Checkpoint | None,
+        offending_batch: Path,
         registry: Registry,
         local_environments: int = 0,
     ) -> None:
@@ -77,6 +76,7 @@ class Learner:
             num_threads=options.inference_threads,
             # Other random numbers than those that the run has used before it was resumed.
             seed=options.seed + version,
+            clip_observations=options.clip_observations,
         )
         self.episodes = EpisodeTracker(slots, stop_return=options.stop_return)
         if restored:
@@ -100,6 +100,9 @@ class Learner:
 
         # Learning: batches -> weights -> the acting copy.
         self._training_clock = BusyClock()
+        self._skipped = SkippedUpdates(
+            options.max_skipped_updates, offending_batch, before=None if restored else 0
+        )
         self.trainer = Trainer(
             TracedUpdate(self.agent, self._acting.layout, options.sample_length, options.batch_size),
             self._experience.prefetcher,
@@ -107,6 +110,7 @@ class Learner:
             self._training_clock,
             progress=self._progress,
             version=version,
+            check=self._skipped.note,
             after_update=self._after_update,
         )
 
@@ -129,8 +133,7 @@ class Learner:
         for name, part in reporting.items():
             registry.register(name, part.statistics)
         self._saved, self._saved_at = self._moment(), time.monotonic()
-        # A resumed run's first count of skipped updates is of all those before.
-        self._checked: tuple[int, int] | None = None if restored else (version, 0)
+        self._warned: Mapping[str, float] = {}
         self._step_rate = Rate(self.episodes.env_steps)
         self._rows_per_batch = Ratio()
         self._actors_idle = Ratio()
@@ -142,6 +145,15 @@ class Learner:
         if self.evaluator:
             self.evaluator.start(threads)
 
+    def train(self) -> None:
+        """Train until the run's end, or `stop_training`. By one thread.
+
+        Raises:
+            TrainingFailure: too many updates were skipped, or nothing can be drawn from the replay.
+        """
+        self.trainer.run()
+        self._skipped.check_end()
+
     def stop_training(self) -> None:
         """Make `trainer.run` return after the update that runs. Any thread may call it. Idempotent."""
         self._experience.prefetcher.close()
@@ -152,6 +164,11 @@ class Learner:
         self._acting.stop()
         if self.evaluator:
             self.evaluator.stop()
+
+    def clocks(self) -> dict[str, BusyClock]:
+        """What each thread of acting and training is busy with, by the thread's name."""
+        evaluating = self.evaluator.clocks() if self.evaluator else {}
+        return {"training thread": self._training_clock, **self._acting.clocks, **evaluating}
 
     def lanes(self) -> dict[int, Lane]:
         """Where sessions go, by their mode."""
@@ -217,7 +234,7 @@ class Learner:
         batches, queue = self._acting.statistics(), self._experience.queue.statistics()
         waiting, acting = serving["actor_seconds_waiting"], serving["actor_seconds_acting"]
         env_steps, scalars = self.episodes.env_steps, self.trainer.scalars()
-        self._check_updates(scalars)
+        self._warn_of_skipped()
         return Report(
             env_steps=env_steps,
             total_steps=self._options.total_steps,
@@ -244,20 +261,10 @@ class Learner:
         results = self.evaluations()
         return results[-1].mean_return if results else None
 
-    def _check_updates(self, scalars: Mapping[str, float]) -> None:
-        """Raise if training has come to nothing, warn if a part of it has."""
-        if not scalars:
-            return
-        version, skipped = self.trainer.version, int(scalars.get("skipped_updates", 0))
-        before, self._checked = self._checked, (version, skipped)
-        if before is None:
-            return
-        updates, skips = version - before[0], skipped - before[1]
-        if skips > 0 and skips >= updates >= MIN_UPDATES_TO_JUDGE:
-            raise TrainingFailure(
-                f"the last {updates} updates were skipped: their loss or gradient was not finite. Start "
-                "anew with a lower --learning-rate or with --clip-gradient-norm"
-            )
+    def _warn_of_skipped(self) -> None:
+        now = self._skipped.statistics()
+        updates, skips = (now[name] - self._warned.get(name, 0) for name in ("updates", "skipped"))
+        self._warned = now
         if skips > 0:
             logger.warning(
                 "%d of %d updates were skipped: their loss or gradient was not finite", skips, updates

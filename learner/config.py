@@ -49,6 +49,12 @@ class LearnerOptions(AgentOptions):
     stop_return: float | None = option(
         None, "end the run when the mean return of the last 100 training episodes reaches this"
     )
+    clip_observations: float = option(
+        0.0,
+        "clip the floats of observations to this, up and down, with 0 in place of NaN; 0 for none: what "
+        "is not finite is refused then",
+        at_least=0,
+    )
     max_environments: int = option(
         0,
         "environments served at once; 0 for 1024, or four times the local ones",
@@ -99,6 +105,20 @@ class LearnerOptions(AgentOptions):
         60.0, "seconds between two checkpoints", above=0, at_most=604_800
     )
     keep_checkpoints: int = option(3, "newest checkpoints that are kept", at_least=1, at_most=1_000_000)
+    watchdog_seconds: float = option(
+        300.0,
+        "seconds after which a policy call or an update counts as hung: the health check turns "
+        "NOT_SERVING, and the log says where each thread is",
+        above=0,
+        at_most=604_800,
+    )
+    max_skipped_updates: int = option(
+        10,
+        "updates in a row that may be skipped because their loss or gradient is not finite; then the "
+        "run ends, and leaves the batch in offending_batch.npz",
+        at_least=1,
+        at_most=1_000_000,
+    )
     save_replay: bool = option(
         False,
         "save the replay with each checkpoint: as many bytes on disk, and in memory meanwhile",
@@ -244,7 +264,7 @@ FREE_ON_RESUME = frozenset(
         "inference_batch_size", "inference_threads", "lease_seconds", "queue_capacity",
         "log_interval_seconds", "checkpoint_interval_seconds", "keep_checkpoints", "progress",
         "tf_threads", "num_actors", "envs_per_actor", "eval_interval", "eval_episodes", "eval_envs",
-        "stop_eval_return", "save_replay",
+        "stop_eval_return", "save_replay", "max_skipped_updates", "watchdog_seconds",
     }
 )  # fmt: skip
 """Options that a resumed run may change: they say how the run is run, not what is learned."""

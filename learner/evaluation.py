@@ -121,6 +121,7 @@ def _start_acting(
         num_slots=environments,
         max_rows=environments,
         greedy=True,
+        clip_observations=run.options.clip_observations,
     )
     acting.start(threads, EpisodeTracker(environments, on_episode=evaluations.add), evaluations)
     return acting

@@ -13,6 +13,7 @@ from learner.serving.acting import Acting
 from learner.serving.leases import Lane
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.evaluations import Evaluations
+from learner.telemetry.statistics import BusyClock
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoints
 from learner.training.weights import PublishedWeights, variable_copier
@@ -73,10 +74,16 @@ class Evaluator:
             max_rows=options.evaluation_environments,
             seed=options.seed,
             greedy=True,
+            clip_observations=options.clip_observations,
+            name="evaluation thread",
         )
         self.evaluations = Evaluations(slots, options.eval_episodes)
         self._episodes = EpisodeTracker(slots, on_episode=self.evaluations.add)
         self._kept = 0
+
+    def clocks(self) -> dict[str, BusyClock]:
+        """What each of its inference threads is busy with, by its name."""
+        return self._acting.clocks
 
     def lane(self) -> Lane:
         """Where evaluation sessions go."""
@@ -84,7 +91,7 @@ class Evaluator:
 
     def start(self, threads: Threads) -> None:
         """Start the inference thread of the lane."""
-        self._acting.start(threads, self._episodes, self.evaluations, name="evaluation thread")
+        self._acting.start(threads, self._episodes, self.evaluations)
 
     def stop(self) -> None:
         """Make the thread come to its end. Any thread may call it. Idempotent."""

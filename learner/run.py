@@ -27,9 +27,10 @@ from learner.telemetry.evaluations import Evaluations
 from learner.telemetry.logs import import_tensorflow
 from learner.telemetry.progress import make_display
 from learner.telemetry.reporter import Reporter
-from learner.telemetry.run_directory import RunDirectory
+from learner.telemetry.run_directory import OFFENDING_BATCH, RunDirectory
 from learner.telemetry.statistics import Registry
 from learner.telemetry.summary import summarize
+from learner.telemetry.watchdog import Watchdog
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
 from protos import inference_pb2 as pb
@@ -219,6 +220,7 @@ class _Run:
             spec,
             checkpoints=self._checkpoints,
             best_checkpoints=Checkpoints(self._directory.best_checkpoint, keep=1),
+            offending_batch=self._directory.path / OFFENDING_BATCH,
             restored=self._restored,
             registry=self._registry,
             local_environments=local,
@@ -236,13 +238,21 @@ class _Run:
         learner.start(self._threads)
         server.open_lanes(learner.lanes())
         reporter.start()
+        watchdog = Watchdog(
+            options.watchdog_seconds,
+            learner.clocks(),
+            server.set_healthy,
+            on_failure=lambda error: self._threads.fail("watchdog", error),
+        )
+        watchdog.start()
         trained = False
         try:
-            learner.trainer.run()
+            learner.train()
             trained = True
             learner.evaluate_last(stopped=lambda: self._woken)
         except Exception as error:  # noqa: BLE001 - whatever it is, `execute` raises it
             self._threads.fail("training thread", error)
+        watchdog.close()
         reporter.close()
         self._display.close()
         self._end_acting(learner, server, actors)

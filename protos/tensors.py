@@ -64,12 +64,15 @@ def decode_rows(data: bytes, dtype: np.dtype[Any], rows: int, what: str) -> np.n
     return np.frombuffer(data, dtype)
 
 
-def decode(data: bytes, spec: ArraySpec, rows: int, what: str) -> np.ndarray:
+def decode(data: bytes, spec: ArraySpec, rows: int, what: str, *, clip: float = 0.0) -> np.ndarray:
     """A read-only view of `data` as [rows, *spec.shape] of the spec's dtype.
 
+    Args:
+        clip: if not 0, floats are clipped to [-clip, clip] in a copy, and NaN becomes 0.
+
     Raises:
-        InvalidRequest: another number of bytes, a float that is not finite, or a category out of
-            range.
+        InvalidRequest: another number of bytes, a float that is not finite (where none is clipped), or
+            a category out of range.
     """
     expected = rows * spec.num_bytes
     if len(data) != expected:
@@ -77,7 +80,10 @@ def decode(data: bytes, spec: ArraySpec, rows: int, what: str) -> np.ndarray:
             f"{what}: expected {expected} bytes ({rows} rows of {spec}), found {len(data)}"
         )
     array = np.frombuffer(data, spec.dtype).reshape(rows, *spec.shape)
-    if spec.dtype.kind == "f" and not np.isfinite(array).all():
+    if spec.dtype.kind == "f" and clip:
+        array = np.clip(array, -clip, clip)
+        array[np.isnan(array)] = 0
+    elif spec.dtype.kind == "f" and not np.isfinite(array).all():
         row = np.flatnonzero(~np.isfinite(array).reshape(rows, -1).all(1))[0]
         raise InvalidRequest(f"{what}: expected finite numbers, found NaN or infinity in row {row}")
     if spec.dtype.kind == "b" and (array.view(np.uint8) > 1).any():

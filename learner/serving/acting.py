@@ -26,6 +26,9 @@ class Acting:
         num_threads: inference threads.
         seed: of the policy's samples.
         greedy: the best action instead of a sample.
+        clip_observations: limit that floats of observations are clipped to; 0 to refuse what is not
+            finite.
+        name: of the threads, before their number.
     """
 
     def __init__(
@@ -39,9 +42,12 @@ class Acting:
         num_threads: int = 1,
         seed: int = 0,
         greedy: bool = False,
+        clip_observations: float = 0.0,
+        name: str = "inference thread",
     ) -> None:
         self._spec = spec
         self._weights = weights
+        self._clip_observations = clip_observations
         self.max_rows = max_rows
         self.slots = Slots(num_slots)
         self.batcher = Batcher(
@@ -56,26 +62,21 @@ class Acting:
             greedy=greedy,
         )
         self.policy.warm_up(InferenceBatch(spec.observation, max_rows, num_slots))
-        self._clocks = [BusyClock() for _ in range(num_threads)]
+        self.clocks = {f"{name} {index}": BusyClock() for index in range(num_threads)}
+        """what each inference thread is busy with, by its name"""
 
     @property
     def layout(self) -> Layout:
         """What a step of this policy consists of."""
         return self.policy.layout
 
-    def start(
-        self,
-        threads: Threads,
-        episodes: EpisodeTracker,
-        experience: Experience,
-        name: str = "inference thread",
-    ) -> None:
+    def start(self, threads: Threads, episodes: EpisodeTracker, experience: Experience) -> None:
         """Start the inference threads; every answered step goes to both."""
-        for index, clock in enumerate(self._clocks):
+        for name, clock in self.clocks.items():
             worker = InferenceWorker(
                 self.batcher, self.policy, self._weights, clock, episodes, experience
             )
-            threads.start(f"{name} {index}", worker.run)
+            threads.start(name, worker.run)
 
     def lane(self, experience: Experience, *, trains: bool = True) -> Lane:
         """Where the sessions go; `experience` hears of the leases that end."""
@@ -86,6 +87,7 @@ class Acting:
             submit=self.batcher.submit,
             version=lambda: self._weights.version,
             drop=experience.drop,
+            clip_observations=self._clip_observations,
             trains=trains,
         )
 
@@ -95,7 +97,7 @@ class Acting:
 
     def busy_fraction(self) -> float:
         """Part of its time that the busiest inference thread works, since the last call: 0 to 1."""
-        return max(clock.busy_fraction() for clock in self._clocks)
+        return max(clock.busy_fraction() for clock in self.clocks.values())
 
     def statistics(self) -> Mapping[str, float]:
         return {**self.batcher.statistics(), **self.slots.statistics()}

@@ -41,6 +41,8 @@ class Lane:
     """training version that acts now"""
     drop: Callable[[np.ndarray], None]
     """called with a lease's slots once it has ended and all its steps are answered"""
+    clip_observations: float = 0.0
+    """limit that floats of observations are clipped to; 0 to refuse what is not finite"""
     trains: bool = True
     """whether its sessions make training data: what they do is counted then"""
 
@@ -102,6 +104,7 @@ class Leases:
             slots=lane.slots.lease(count),
             spec=lane.spec,
             reply=partial(self._post, lease),
+            clip_observations=lane.clip_observations,
         )
         self._by_token[lease.session.token] = lease
         if lane.trains:

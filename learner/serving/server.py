@@ -78,6 +78,12 @@ class InferenceServer:
         """Serve the modes of `lanes`, and turn the health check SERVING."""
         asyncio.run_coroutine_threadsafe(self._open(lanes), self._loop).result()
 
+    def set_healthy(self, healthy: bool) -> None:
+        """Turn the health check SERVING or NOT_SERVING, once lanes are open; streams go on."""
+        states = health_pb2.HealthCheckResponse
+        status = states.SERVING if healthy else states.NOT_SERVING
+        asyncio.run_coroutine_threadsafe(self._set_health(status), self._loop).result()
+
     def end_streams(self, reason: RequestError) -> None:
         """End every stream, and turn away new ones, with `reason`. Health turns NOT_SERVING."""
         asyncio.run_coroutine_threadsafe(self._end_streams(reason), self._loop).result()

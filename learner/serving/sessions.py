@@ -26,12 +26,20 @@ class Session:
     """
 
     def __init__(
-        self, *, token: bytes, client: str, slots: np.ndarray, spec: EnvironmentSpec, reply: Reply
+        self,
+        *,
+        token: bytes,
+        client: str,
+        slots: np.ndarray,
+        spec: EnvironmentSpec,
+        reply: Reply,
+        clip_observations: float = 0.0,
     ) -> None:
         self.token = token
         self.client = client
         self.slots = slots
         self._spec = spec
+        self._clip_observations = clip_observations
         self._reply = reply
         self._deliver: Callable[[pb.ServerMessage], None] | None = None
         self._newest = 0
@@ -80,7 +88,7 @@ class Session:
             raise InvalidRequest(f"sequence: expected more than {self._newest}, found {step.sequence}")
         count = self._count(step)
         observation = [
-            tensors.decode(data, leaf, count, f"observation {leaf.name!r}")
+            tensors.decode(data, leaf, count, f"observation {leaf.name!r}", clip=self._clip_observations)
             for data, leaf in zip(step.observation, self._spec.observation, strict=True)
         ]
         reward = tensors.decode_rows(step.reward, tensors.REWARD, count, "reward")

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 CONFIG = "config.toml"
 CHECKPOINTS = "checkpoints"
 BEST_CHECKPOINT = "best_checkpoint"
+OFFENDING_BATCH = "offending_batch.npz"
+"""What the last update was to learn from, where too many in a row were skipped."""
 LOCK = ".lock"
 
 

@@ -77,6 +77,11 @@ class BusyClock:
         if since is not None:
             self._work = (done + self._clock() - since, None)
 
+    def working_seconds(self) -> float:
+        """How long the present piece of work has been running; 0 between two. Any thread may ask."""
+        since = self._work[1]
+        return 0.0 if since is None else self._clock() - since
+
     def busy_fraction(self) -> float:
         """Part of the time since the last call, or since the start, that was work: 0 to 1."""
         done, since = self._work

@@ -15,6 +15,9 @@ Update = Callable[[Batch, float], Mapping[str, Tensor]]
 class Trainer:
     """Updates the agent batch by batch, and publishes every new version of its weights.
 
+    `check` sees each batch with what the update returned, before the new weights are published; what it
+    raises ends `run`.
+
     `run` is called by one thread, the process's main one; others read `version` and `statistics`.
     """
 
@@ -27,6 +30,7 @@ class Trainer:
         *,
         progress: Callable[[], float] = lambda: 0.0,
         version: int = 0,
+        check: Callable[[Batch, Mapping[str, Tensor]], None] = lambda batch, outputs: None,
         after_update: Callable[[int], bool] = lambda version: True,
     ) -> None:
         self.version = version
@@ -37,6 +41,7 @@ class Trainer:
         self._weights = weights
         self._clock = clock
         self._progress = progress
+        self._check = check
         self._after_update = after_update
         self._scalars: Mapping[str, Tensor] = {}
 
@@ -46,6 +51,7 @@ class Trainer:
             with self._clock.busy():
                 self.policy_lag.add(self.version - float(batch.version.numpy()[:-1].mean()))
                 outputs = dict(self._update(batch, self._progress()))
+                self._check(batch, outputs)
                 priorities = outputs.pop(PRIORITIES, None)
                 self._scalars = outputs
                 self.version += 1

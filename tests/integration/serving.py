@@ -38,6 +38,7 @@ class ServingLearner:
             SPEC,
             checkpoints=Checkpoints(folder, keep=1),
             best_checkpoints=Checkpoints(folder, keep=1),
+            offending_batch=folder / "offending_batch.npz",
             restored=None,
             registry=Registry(),
         )

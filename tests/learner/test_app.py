@@ -3,13 +3,15 @@
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from learner.app import Learner
 from learner.config import LearnerOptions
+from learner.experience.trajectory import Batch
 from learner.telemetry.statistics import Registry
 from learner.training.checkpoint import Checkpoints
-from protos.errors import TrainingFailure
+from learner.training.skipped import SKIPPED
 from tests.fakes import SPEC
 
 SERVING = {
@@ -19,6 +21,8 @@ SERVING = {
     "environments": 0.0,
 }
 
+EMPTY = Batch((), *([np.zeros(0)] * 4), {}, np.zeros(0), {}, np.zeros(0))
+
 
 def make_learner(folder: Path) -> Learner:
     return Learner(
@@ -27,6 +31,7 @@ def make_learner(folder: Path) -> Learner:
         checkpoints=Checkpoints(folder, 1),
         best_checkpoints=Checkpoints(folder, 1),
         restored=Checkpoints(folder, 1).load_latest(),
+        offending_batch=folder / "offending_batch.npz",
         registry=Registry(),
     )
 
@@ -36,29 +41,22 @@ def learner(tmp_path: Path) -> Learner:
     return make_learner(tmp_path)
 
 
-def after(learner: Learner, version: int, skipped: float) -> None:
-    learner.trainer.version = version
-    learner.trainer._scalars = {"loss": 1.0, "skipped_updates": skipped}
+def note(learner: Learner, *totals: int) -> None:
+    """Updates after which so many were skipped in all, and a report."""
+    for total in totals:
+        learner._skipped.note(EMPTY, {SKIPPED: total})
     learner.report(SERVING)
 
 
-def test_updates_that_are_all_skipped_end_the_run(learner: Learner) -> None:
-    after(learner, 10, 0)
-    with pytest.raises(TrainingFailure, match="the last 12 updates were skipped"):
-        after(learner, 22, 12)
-
-
 def test_some_skipped_updates_are_a_warning(learner: Learner, caplog: pytest.LogCaptureFixture) -> None:
-    after(learner, 10, 0)
     with caplog.at_level(logging.WARNING):
-        after(learner, 30, 3)
-    assert caplog.messages == ["3 of 20 updates were skipped: their loss or gradient was not finite"]
-
-
-def test_few_updates_are_not_judged(learner: Learner) -> None:
-    after(learner, 4, 4)
-    after(learner, 4, 4)
-    assert learner.trainer.version == 4
+        note(learner, 0, 0, 1, 1, 2)
+        note(learner, 2, 2)
+        note(learner, 2, 3)
+    assert caplog.messages == [
+        "2 of 5 updates were skipped: their loss or gradient was not finite",
+        "1 of 2 updates were skipped: their loss or gradient was not finite",
+    ]
 
 
 def test_a_resumed_run_is_not_judged_by_what_was_skipped_before(
@@ -67,12 +65,9 @@ def test_a_resumed_run_is_not_judged_by_what_was_skipped_before(
     learner.trainer.version = 100
     assert learner.save()
     resumed = make_learner(tmp_path)
-    resumed.report(SERVING)
     with caplog.at_level(logging.WARNING):
-        after(resumed, 120, 50)
+        note(resumed, 50)
     assert caplog.messages == []
-    with pytest.raises(TrainingFailure, match="the last 12 updates were skipped"):
-        after(resumed, 132, 62)
 
 
 def test_a_whole_run_without_an_update_to_judge_reports(learner: Learner) -> None:

@@ -132,6 +132,18 @@ def test_decode_refuses_floats_that_are_not_finite(dtype: str, value: float) -> 
         decode(data, spec(dtype), 2, "x")
 
 
+def test_decode_clips_floats_where_it_is_asked_to() -> None:
+    values = np.array([np.nan, np.inf, -np.inf, 7, -7, 0.5], np.float32)
+    clipped = decode(values.tobytes(), spec("float32", 6), 1, "x", clip=5.0)
+    np.testing.assert_array_equal(clipped, [[0, 5, -5, 5, -5, 0.5]])
+    assert clipped.dtype == np.float32
+
+
+def test_decode_clips_no_integers() -> None:
+    values = np.array([200], np.uint8)
+    assert decode(values.tobytes(), spec("uint8", 1), 1, "x", clip=5.0) == 200
+
+
 def test_the_row_that_is_not_finite_is_named() -> None:
     values = np.zeros((4, 2, 3), np.float32)
     values[2, 1, 0] = values[3, 0, 0] = np.nan

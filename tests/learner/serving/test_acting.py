@@ -119,5 +119,5 @@ def test_greedy_reaches_the_policy() -> None:
 
 def test_the_busiest_thread_is_what_counts() -> None:
     story = Story(num_threads=2)
-    with story.acting._clocks[1].busy():
+    with story.acting.clocks["inference thread 1"].busy():
         assert story.acting.busy_fraction() > 0

@@ -93,6 +93,20 @@ def test_a_step_becomes_a_request_of_the_sessions_slots() -> None:
     assert [(n, actions.tolist(), v) for n, actions, v in drive.replies] == [(1, [3, 4], 9)]
 
 
+def test_a_session_that_clips_takes_what_is_not_finite() -> None:
+    session = Session(
+        token=b"t" * 16,
+        client="a test",
+        slots=np.array([10], np.int32),
+        spec=SPEC,
+        reply=lambda *reply: None,
+        clip_observations=3.0,
+    )
+    request = session.accept(step(1, [0], FIRST, observation=leaves(1, speed=np.inf)))
+    assert request is not None
+    assert request.observation[2].tolist() == [[3.0, 3.0]]
+
+
 def test_an_answer_carries_sequence_actions_and_version() -> None:
     drive = Drive()
     drive.session.accept(step(5, [0, 1], FIRST))
