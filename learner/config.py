@@ -74,6 +74,13 @@ class LearnerOptions(AgentOptions):
         at_least=0,
         at_most=604_800,
     )
+    max_message_rate: int = option(
+        10_000,
+        "most messages a second that are read of one stream, so that one that floods holds back itself; "
+        "0 for any number",
+        at_least=0,
+        at_most=10_000_000,
+    )
     queue_capacity: int = option(
         0,
         "finished unrolls that wait for training before actors wait; 0 for one batch, or for 8 on their "
@@ -265,6 +272,7 @@ FREE_ON_RESUME = frozenset(
         "log_interval_seconds", "checkpoint_interval_seconds", "keep_checkpoints", "progress",
         "tf_threads", "num_actors", "envs_per_actor", "eval_interval", "eval_episodes", "eval_envs",
         "stop_eval_return", "save_replay", "max_skipped_updates", "watchdog_seconds",
+        "max_message_rate",
     }
 )  # fmt: skip
 """Options that a resumed run may change: they say how the run is run, not what is learned."""

@@ -122,6 +122,7 @@ class _Run:
             self._address,
             lease_seconds=options.lease_seconds,
             offer_spec=self._offer_spec,
+            max_message_rate=options.max_message_rate,
             on_failure=lambda error: self._threads.fail("event loop", error),
         )
         server.start()

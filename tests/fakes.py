@@ -70,6 +70,7 @@ class FakeLearner:
         modes: tuple[int, ...] = (pb.TRAIN,),
         lease_seconds: float = 60.0,
         open_timeout_seconds: float = 30.0,
+        max_message_rate: int = 0,
         starting: bool = False,
     ) -> None:
         self.address = address
@@ -85,6 +86,7 @@ class FakeLearner:
             lease_seconds=lease_seconds,
             offer_spec=self._offer,
             open_timeout_seconds=open_timeout_seconds,
+            max_message_rate=max_message_rate,
         )
         self._starting = starting
         lane = Lane(

@@ -49,6 +49,7 @@ class InferenceServer:
         offer_spec: Callable[[EnvironmentSpec], None] = lambda spec: None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
         open_timeout_seconds: float = 30.0,
+        max_message_rate: int = 0,
     ) -> None:
         self.port = 0
         """TCP port that is listened on, once started: for a `listen` that leaves the choice (port 0)."""
@@ -57,6 +58,7 @@ class InferenceServer:
         self._offer_spec = offer_spec
         self._on_failure = on_failure
         self._open_timeout_seconds = open_timeout_seconds
+        self._max_message_rate = max_message_rate
         self._loop: asyncio.AbstractEventLoop
         self._started: Future[None] = Future()
         self._ending: asyncio.Event
@@ -128,6 +130,7 @@ class InferenceServer:
             offer_spec=self._offer_spec,
             on_failure=self._on_failure,
             open_timeout_seconds=self._open_timeout_seconds,
+            max_message_rate=self._max_message_rate,
         )
         inference_pb2_grpc.add_InferenceServicer_to_server(self._service, server)
         self._health = health.aio.HealthServicer()

@@ -9,9 +9,10 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from learner.serving.leases import Lane, Lease, Leases, Outbox
+from learner.serving.pace import Pace
 from protos import PROTOCOL_VERSION, inference_pb2_grpc, specs
 from protos import inference_pb2 as pb
-from protos.errors import InvalidRequest, LearnerError, RequestError, to_status
+from protos.errors import InvalidRequest, LearnerError, NoCapacity, RequestError, to_status
 from protos.specs import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,9 @@ MAX_MESSAGE_BYTES = 256 << 20
 
 MAX_STEP_BYTES = MAX_MESSAGE_BYTES - (1 << 20)
 """Most bytes of observation in one; the rest is room for all else."""
+
+MAX_UNOPENED_STREAMS = 1000
+"""Streams at once that have not said what they want yet: more are turned away."""
 
 MAX_CLIENT_NAME = 200
 MAX_CLOSE_ERROR = 500
@@ -44,10 +48,13 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         offer_spec: Callable[[EnvironmentSpec], None] = lambda spec: None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
         open_timeout_seconds: float = 30.0,
+        max_message_rate: int = 0,
     ) -> None:
         self._leases = Leases(lease_seconds, on_failure)
         self._offer_spec = offer_spec
         self._open_timeout_seconds = open_timeout_seconds
+        self._max_message_rate = max_message_rate
+        self._unopened = 0
         self._lanes: Mapping[int, Lane] = {}
         self._ready = asyncio.Event()
         self._ending: RequestError | None = None
@@ -75,7 +82,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         """One stream: open, then steps in and actions out, until either side ends it."""
         client = "a client"
         try:
-            opening = await self._read_open(context)
+            opening = await self._read_open_of_few(context)
             client = _printable(opening.client) or context.peer()
             try:
                 lease, opened = await self._open(opening, client)
@@ -91,6 +98,15 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             await context.abort(to_status(error), _details(error))
 
     # Opening ------------------------------------------------------------------------------------
+
+    async def _read_open_of_few(self, context: Context) -> pb.Open:
+        if self._unopened >= MAX_UNOPENED_STREAMS:
+            raise NoCapacity(f"{self._unopened} streams have sent no Open yet: connect again later")
+        self._unopened += 1
+        try:
+            return await self._read_open(context)
+        finally:
+            self._unopened -= 1
 
     async def _read_open(self, context: Context) -> pb.Open:
         try:
@@ -172,12 +188,18 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
     async def _read_steps(self, lease: Lease, context: Context, outbox: Outbox) -> None:
         """Take steps in until Close, the stream's end, a mistake, or another stream goes on with it."""
+        pace = Pace(self._max_message_rate)
+        max_unread = 2 * len(lease.session.slots) + 16
         try:
             while (message := await _read(context)) is not None:
                 if lease.outbox is not outbox:
                     return
                 if not self._take_in(lease, message):
                     break
+                if outbox.qsize() > max_unread:
+                    raise InvalidRequest(f"expected the answers to be read, found {max_unread} unread")
+                if seconds := pace.too_early():
+                    await asyncio.sleep(seconds)
         except Exception as error:  # noqa: BLE001 - whatever it is, only this stream ends
             if lease.outbox is outbox:
                 self._leases.end(lease)

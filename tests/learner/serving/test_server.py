@@ -30,6 +30,10 @@ def test_health_follows_the_learner(address: str, service: str) -> None:
         assert health(address, service) == "NOT_SERVING"
         learner.server.open_lanes(learner.lanes)
         assert health(address, service) == "SERVING"
+        learner.server.set_healthy(False)
+        assert health(address, service) == "NOT_SERVING"
+        learner.server.set_healthy(True)
+        assert health(address, service) == "SERVING"
         learner.server.end_streams(NotServing("later"))
         assert health(address, service) == "NOT_SERVING"
 

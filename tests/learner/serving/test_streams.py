@@ -309,3 +309,24 @@ def test_statistics_tell_what_is_open_and_what_was(learner: FakeLearner) -> None
     statistics = learner.server.statistics()
     assert (statistics["sessions"], statistics["streams"], statistics["environments"]) == (0, 0, 0)
     assert statistics["count_errors_invalid_argument"] == 1
+
+
+def test_a_flood_of_messages_is_all_answered_at_the_streams_rate(address: str) -> None:
+    with FakeLearner(address, max_message_rate=20) as learner, Stream(address) as stream:
+        stream.open()
+        for sequence in range(1, 41):
+            assert stream.act(step(sequence, 10)) == [10]
+        assert learner.server.statistics()["sessions"] == 1
+
+
+def test_streams_that_say_nothing_are_not_taken_without_end(
+    address: str, log: LogLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.serving.service.MAX_UNOPENED_STREAMS", 2)
+    with FakeLearner(address):
+        # Whichever of them comes last.
+        with Stream(address), Stream(address), Stream(address):
+            log.wait_for("RESOURCE_EXHAUSTED: 2 streams have sent no Open yet: connect again later")
+        log.wait_for("INVALID_ARGUMENT: expected Open")
+        with Stream(address) as stream:
+            stream.open()

@@ -1,4 +1,4 @@
-"""Two streams on one session: what the former still brings has no effect on it.
+"""A session and its streams from the server's side: two streams on one session, a client that reads nothing.
 
 Seen from the server's side of a stream, whose network is a test's: a writer that the network holds up
 hears late that its session goes on elsewhere, and its reader reads on until then.
@@ -219,5 +219,28 @@ def test_a_failure_while_answers_are_delivered_is_the_learners() -> None:
         await learner.answer(0)
         (failure,) = learner.failures
         assert isinstance(failure, ZeroDivisionError)
+
+    run(story)
+
+
+def test_who_sends_and_does_not_read_is_cut_off() -> None:
+    async def story(learner: Learner) -> None:
+        stream = Call(learner.service)
+        await stream.open(num_environments=2)
+        await stream.bring(step(1, 10, 11))
+        stream.flows.clear()
+        await learner.answer(0)
+        for _ in range(21):  # Twice the environments and 16 may wait; one is being written.
+            assert learner.dropped == []
+            await stream.bring(step(1, 10, 11))
+        assert learner.dropped == [[0, 1]], "its reader has ended, and its lease with it"
+        await stream.bring(step(1, 10, 11))
+        stream.flows.set()
+        await stream.task
+        assert len(stream.sent) == 22, "nothing piles up meanwhile"
+        assert stream.status == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "expected the answers to be read, found 20 unread",
+        )
 
     run(story)
