@@ -66,7 +66,7 @@ class Watchdog:
         before, self._hanging = self._hanging, hanging
         for name in sorted(hanging - before):
             logger.error(
-                "%s has been at one step for %.0f s: it hangs. Where each thread is:\n%s",
+                "%s has been at one step for %.0f s: it hangs. Where each thread is: %s",
                 name,
                 seconds[name],
                 _stacks(),
@@ -80,7 +80,7 @@ class Watchdog:
 def _stacks() -> str:
     """The Python stack of every thread, the innermost call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    return "\n".join(
+    return "\n" + "\n".join(
         f"{names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
         for ident, frame in sys._current_frames().items()
     )
