@@ -150,6 +150,12 @@ class LearnerOptions(AgentOptions):
                 "--stop-eval-return needs evaluations: give --eval-interval, or --stop-return for the "
                 "training episodes"
             )
+        if self.replays and self.replay_min_size >= self.total_steps:
+            raise ConfigError(
+                f"--replay-min-size {self.replay_min_size} is not less than --total-steps "
+                f"{self.total_steps}, so that the run would end before training starts: lower it, or "
+                "raise --total-steps"
+            )
         if self.queue_capacity and self.queue_capacity < self.batch_size and not self.replays:
             raise ConfigError(
                 f"--queue-capacity {self.queue_capacity} would never fill a batch of --batch-size "

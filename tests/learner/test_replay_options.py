@@ -83,3 +83,10 @@ def test_the_ladder_is_for_the_local_environments() -> None:
     chosen = TrainOptions(env="x", agent="r2d2", num_actors=3, epsilon_environments=4)
     assert chosen.exploring_environments == 4
     assert LearnerOptions(agent="r2d2").exploring_environments == 16
+
+
+def test_a_run_that_would_end_before_it_trains_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--replay-min-size 900 is not less than --total-steps 900, so"):
+        LearnerOptions(agent="r2d2", replay_min_size=900, total_steps=900)
+    LearnerOptions(agent="r2d2", replay_min_size=900, total_steps=901)
+    LearnerOptions(agent="vtrace", total_steps=900)
