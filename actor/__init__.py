@@ -1,8 +1,17 @@
 """Actors: processes that own environments and nothing else. Importing this never imports TensorFlow."""
 
 from actor.client import InferenceClient
+from actor.credentials import Credentials
 from actor.retry import RetryPolicy
 from actor.runner import Interrupted
 from actor.timestep import TimeStep, restart, transition
 
-__all__ = ["InferenceClient", "Interrupted", "RetryPolicy", "TimeStep", "restart", "transition"]
+__all__ = [
+    "Credentials",
+    "InferenceClient",
+    "Interrupted",
+    "RetryPolicy",
+    "TimeStep",
+    "restart",
+    "transition",
+]

@@ -75,6 +75,7 @@ def _act(options: ActorOptions) -> int:
             environment.observation_space,
             environment.action_space,
             num_environments=options.num_envs,
+            credentials=options.credentials(),
             mode=options.mode,
             answer_timeout_seconds=ANSWER_TIMEOUT_SECONDS[options.mode],
             retry=RetryPolicy(

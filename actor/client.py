@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from actor.credentials import Credentials
 from actor.retry import RetryPolicy
 from actor.runner import make_runner
 from actor.stream import Stream
@@ -42,6 +43,8 @@ class InferenceClient:
         action_space: Gymnasium space of one environment's action.
         num_environments: N, for arrays with a leading dimension of N; None for a single environment
             whose arrays have none.
+        credentials: TLS and the bearer token; plain text and none, or the token in SEEDBED_TOKEN, if not
+            given.
         mode: "train" samples actions and makes training data; "evaluate" acts greedily.
         retry: how to wait between attempts, and when to give up.
         answer_timeout_seconds: how long to wait for one answer before connecting again. A learner
@@ -50,6 +53,7 @@ class InferenceClient:
 
     Raises:
         UnsupportedSpace: a space that the wire cannot carry.
+        ConfigError: the credentials cannot be used, or would be read by others.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class InferenceClient:
         action_space: Any,
         *,
         num_environments: int | None = None,
+        credentials: Credentials | None = None,
         mode: Literal["train", "evaluate"] = "train",
         retry: RetryPolicy | None = None,
         answer_timeout_seconds: float = 120.0,
@@ -69,6 +74,8 @@ class InferenceClient:
         self.policy_version = 0
         """Training version of the policy that chose the last actions."""
         self._server = server
+        self._credentials = credentials or Credentials()
+        self._credentials.check(server)
         self._mode = MODES[mode]
         self._retry = retry or RetryPolicy()
         self._answer_timeout_seconds = answer_timeout_seconds
@@ -222,7 +229,7 @@ class InferenceClient:
 
     def _connect(self, attempts: Iterator[int], failure: RequestError | None) -> None:
         for _ in attempts:
-            stream = self._runner.run(Stream.dial(self._server))
+            stream = self._runner.run(Stream.dial(self._server, self._credentials))
             try:
                 opened = self._runner.run(stream.open(self._opening(), self._answer_timeout_seconds))
             except RequestError as error:

@@ -2,13 +2,22 @@
 
 import asyncio
 import logging
+import re
 from typing import Any, cast
 
 import grpc
 
+from actor.credentials import Credentials
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
-from protos.errors import DeadlineExceeded, LearnerError, NotServing, RequestError, from_status
+from protos.errors import (
+    DeadlineExceeded,
+    LearnerError,
+    NotServing,
+    RequestError,
+    Unauthenticated,
+    from_status,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +40,15 @@ _WRITE_FAILED = "Internal error from Core"
 """gRPC's details, with INTERNAL, where a write met the stream's end."""
 
 
+# What gRPC's details say of TLS that failed, on this side.
+_DISTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED: (.*?)(?:: OK)?$", re.DOTALL)
+_NO_TLS = "WRONG_VERSION_NUMBER"
+_CLOSED = re.compile(r"failed to connect .*Socket closed", re.DOTALL)
+_HINT = (
+    " (this is also what a TLS port says to plain text, or to a client without a certificate it trusts)"
+)
+
+
 class Stream:
     """One gRPC stream. Its methods raise RequestError for whatever happens to it."""
 
@@ -44,10 +62,11 @@ class Stream:
         call.add_done_callback(self._note_status)
 
     @classmethod
-    async def dial(cls, server: str) -> "Stream":
-        channel = grpc.aio.insecure_channel(server, options=_OPTIONS)
+    async def dial(cls, server: str, credentials: Credentials) -> "Stream":
+        metadata = credentials.metadata()
+        channel = credentials.channel(server, _OPTIONS)
         stub = inference_pb2_grpc.InferenceStub(channel)
-        return cls(channel, stub.Act())
+        return cls(channel, stub.Act(metadata=metadata))
 
     async def open(self, opening: pb.Open, timeout_seconds: float) -> pb.Opened:
         message = await self._round_trip(pb.ClientMessage(open=opening), timeout_seconds)
@@ -96,8 +115,17 @@ class Stream:
     async def _failure(self) -> RequestError:
         await self._call.code()
         code, details = self._status
+        if distrusted := _DISTRUSTED.search(details):
+            return Unauthenticated(
+                f"the learner's certificate is not trusted ({distrusted[1].lower()}): compare --tls-ca "
+                "and the name in --server with the learner's --tls-cert"
+            )
+        if _NO_TLS in details:
+            return Unauthenticated(
+                "the learner speaks plain text, not TLS: leave out --tls-ca, or fix it"
+            )
         if code in _BROKEN or code is grpc.StatusCode.OK:
-            return NotServing(details)
+            return NotServing(details + (_HINT if _CLOSED.search(details) else ""))
         return from_status(code, details)
 
     def _note_status(self, call: Any) -> None:

@@ -43,6 +43,23 @@ class LearnerOptions(AgentOptions):
         "address to serve on, HOST:PORT or unix:PATH; if not given, 127.0.0.1:7777 for `learner` and a "
         "private unix socket for `train`",
     )
+    tls_cert: str | None = option(
+        None, "certificate chain of the address on the network, PEM; read again when it changes"
+    )
+    tls_key: str | None = option(
+        None, "private key of --tls-cert, PEM; others must not be able to read it"
+    )
+    tls_client_ca: str | None = option(
+        None, "certificates of whom clients' certificates must come from, PEM (mutual TLS)"
+    )
+    token_file: str | None = option(
+        None,
+        "bearer tokens, one a line, of which clients must bring one; read again when it changes. One "
+        "may also be in SEEDBED_TOKEN",
+    )
+    insecure: bool = option(
+        False, "listen on an address that other machines reach without both TLS and tokens"
+    )
     total_steps: int = option(
         500_000, "environment steps after which the run ends", at_least=1, at_most=10**15
     )
@@ -126,6 +143,17 @@ class LearnerOptions(AgentOptions):
         at_least=1,
         at_most=1_000_000,
     )
+    record: str | None = option(
+        None,
+        "file to record every message of every stream in, for `seedbed replay`; the former one becomes "
+        "FILE.1, and so on",
+    )
+    record_max_bytes: int = option(
+        1_000_000_000,
+        "most bytes of the files of --record together; the newest messages are kept",
+        at_least=1_000_000,
+        at_most=10**15,
+    )
     save_replay: bool = option(
         False,
         "save the replay with each checkpoint: as many bytes on disk, and in memory meanwhile",
@@ -145,6 +173,10 @@ class LearnerOptions(AgentOptions):
                 f"--reproducible with --inference-threads {self.inference_threads}: which of them comes "
                 "first differs from run to run; leave one of the two out"
             )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("--tls-cert and --tls-key go together: give both, or none")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ConfigError("--tls-client-ca needs TLS: give --tls-cert and --tls-key too")
         if self.stop_eval_return is not None and not self.eval_interval:
             raise ConfigError(
                 "--stop-eval-return needs evaluations: give --eval-interval, or --stop-return for the "
@@ -240,6 +272,40 @@ class EvaluateOptions:
 
 
 @dataclass(frozen=True)
+class ReplayOptions:
+    """`seedbed replay`: what `--record` has recorded, fed to a learner again."""
+
+    file: str = option(
+        None, "file that --record of a learner wrote; as the first word, it needs no name"
+    )
+    server: str = option("127.0.0.1:7777", "the learner's address: HOST:PORT or unix:PATH")
+    speed: Literal["real", "max"] = option(
+        "max", "max sends as soon as the learner has answered; real waits as long as the recorded client"
+    )
+    answer_timeout_seconds: float = option(
+        60.0, "how long to wait for each answer, in seconds", above=0, at_most=86_400
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.file is None:
+            raise ConfigError("--file is required: the recording to replay")
+        check_server(self.server)
+
+
+def check_server(server: str) -> None:
+    """Check an address that a client is to connect to.
+
+    Raises:
+        ConfigError: it is neither HOST:PORT nor unix:PATH.
+    """
+    host, _, port = server.rpartition(":")
+    is_network = host != "" and port.isdecimal() and 0 < int(port) < 65_536
+    if not (is_network or (server.startswith("unix:") and server != "unix:")):
+        raise ConfigError(f"--server {server}: expected HOST:PORT or unix:PATH")
+
+
+@dataclass(frozen=True)
 class ExportOptions:
     """`seedbed export`: a checkpoint's policy as a SavedModel."""
 
@@ -278,7 +344,8 @@ FREE_ON_RESUME = frozenset(
         "log_interval_seconds", "checkpoint_interval_seconds", "keep_checkpoints", "progress",
         "tf_threads", "num_actors", "envs_per_actor", "eval_interval", "eval_episodes", "eval_envs",
         "stop_eval_return", "save_replay", "max_skipped_updates", "watchdog_seconds",
-        "max_message_rate",
+        "max_message_rate", "tls_cert", "tls_key", "tls_client_ca", "token_file", "insecure",
+        "record", "record_max_bytes",
     }
 )  # fmt: skip
 """Options that a resumed run may change: they say how the run is run, not what is learned."""

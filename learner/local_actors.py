@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from protos.errors import EnvironmentFailure, WorkerFailure
+from protos.secrets import TOKEN_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,17 @@ READER_GRACE_SECONDS = 1.0
 def actor_command(*arguments: str) -> list[str]:
     """The command line of an actor process, in this interpreter."""
     return [sys.executable, "-m", "actor", *arguments]
+
+
+def child_environment(environ: Mapping[str, str], token: str | None = None) -> dict[str, str]:
+    """`environ` without what protects this learner's address on the network, and with the token for its
+    own one: environment variables are private, unlike command lines."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(("SEEDBED_TLS_", TOKEN_VARIABLE))
+    }
+    return kept if token is None else {**kept, TOKEN_VARIABLE: token}
 
 
 class Description:
@@ -49,6 +61,7 @@ class Description:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
+            env=child_environment(os.environ),
             # Ctrl-C in a terminal is not the environment's failure.
             start_new_session=True,
         )
@@ -95,7 +108,7 @@ class LocalActors:
     ) -> None:
         self._commands = commands
         self._start_thread = start_thread
-        self._environ = dict(os.environ if environ is None else environ)
+        self._environ = child_environment(os.environ) if environ is None else dict(environ)
         self._clock = clock
         self._processes: list[subprocess.Popen[str]] = []
         self._restarted = 0

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 import re
+import secrets
 import tempfile
 import time
 from concurrent.futures import CancelledError, Future
@@ -19,7 +20,8 @@ from google.protobuf import json_format
 from rich.console import Console
 
 from learner.config import LearnerOptions, TrainOptions
-from learner.local_actors import Description, LocalActors, actor_command
+from learner.local_actors import Description, LocalActors, actor_command, child_environment
+from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
 from learner.signals import ending_signals
 from learner.telemetry.episodes import EpisodeTracker
@@ -94,6 +96,7 @@ class _Run:
         self._spec: Future[EnvironmentSpec] = Future()
         self._learner: Learner | None = None
         self._woken = False
+        self._local_token = secrets.token_urlsafe()
 
     def execute(self) -> int:
         with ending_signals(self._wake) as received:
@@ -111,23 +114,20 @@ class _Run:
     def _start_server(self) -> InferenceServer:
         options = self._options
         local = isinstance(options, TrainOptions)
-        if options.listen is not None:
-            self._address = options.listen
-        elif local:
+        if local:
             folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="seedbed-"))
-            self._address = f"unix:{folder}/learner.sock"
-        else:
-            self._address = DEFAULT_LISTEN
+            self._actors_address = f"unix:{folder}/learner.sock"
+        listen = options.listen or (self._actors_address if local else DEFAULT_LISTEN)
         server = InferenceServer(
-            self._address,
+            listen,
+            local=self._actors_address if local and options.listen else None,
+            security=ServerSecurity(options, local_token=self._local_token, environ=os.environ),
             lease_seconds=options.lease_seconds,
             offer_spec=self._offer_spec,
             max_message_rate=options.max_message_rate,
             on_failure=lambda error: self._threads.fail("event loop", error),
         )
         server.start()
-        if self._address.endswith(":0"):
-            self._address = f"{self._address.removesuffix('0')}{server.port}"
         self._closing.callback(server.close)
         self._registry.register("serving", server.statistics)
         if options.env is not None and not local:
@@ -148,7 +148,11 @@ class _Run:
             words = "--name=evaluation", "--mode=evaluate"
             evaluating = options.evaluation_environments
             commands.append(self._actor_command(options.num_actors, evaluating, *words))
-        actors = LocalActors(commands, start_thread=self._threads.start)
+        actors = LocalActors(
+            commands,
+            start_thread=self._threads.start,
+            environ=child_environment(os.environ, self._local_token),
+        )
         self._closing.callback(actors.close)
         actors.start()
         self._registry.register("actors", actors.statistics)
@@ -156,7 +160,7 @@ class _Run:
 
     def _actor_command(self, index: int, environments: int, *more: str) -> list[str]:
         return actor_command(
-            f"--server={self._address}",
+            f"--server={self._actors_address}",
             f"--env={self._options.env}",
             f"--num-envs={environments}",
             f"--seed={self._environment_seed(index)}",

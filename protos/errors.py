@@ -9,6 +9,7 @@ SeedbedError
 ├── WorkerFailure          a thread or child process of this program ended with an error
 └── RequestError           what a session may be told; each has one gRPC status
     ├── InvalidRequest     the client's mistake; sending it again will not help
+    ├── Unauthenticated    the learner or the client is not who it should be
     ├── NoCapacity         the learner is full for now
     ├── NotServing         the learner starts, drains or is unreachable; try again later
     ├── DeadlineExceeded   no answer in time; try again
@@ -60,6 +61,10 @@ class InvalidRequest(RequestError):
     """The client broke the contract: shapes, dtypes, ranges, order."""
 
 
+class Unauthenticated(RequestError):
+    """No token that the learner knows, or a certificate that is not trusted."""
+
+
 class NoCapacity(RequestError):
     """All environment slots of the learner are leased."""
 
@@ -88,6 +93,7 @@ class LearnerError(RequestError):
 
 _STATUS_OF: dict[type[RequestError], grpc.StatusCode] = {
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     NoCapacity: grpc.StatusCode.RESOURCE_EXHAUSTED,
     NotServing: grpc.StatusCode.UNAVAILABLE,
     DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,

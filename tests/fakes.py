@@ -20,6 +20,7 @@ from gymnasium import spaces
 from learner.experience.trajectory import ActInputs, ActOutputs, State, Tensor
 from learner.serving.batcher import Request
 from learner.serving.leases import Lane
+from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
 from learner.serving.slots import Slots
 from protos import inference_pb2 as pb
@@ -71,6 +72,8 @@ class FakeLearner:
         lease_seconds: float = 60.0,
         open_timeout_seconds: float = 30.0,
         max_message_rate: int = 0,
+        local: str | None = None,
+        security: ServerSecurity | None = None,
         starting: bool = False,
     ) -> None:
         self.address = address
@@ -87,6 +90,8 @@ class FakeLearner:
             offer_spec=self._offer,
             open_timeout_seconds=open_timeout_seconds,
             max_message_rate=max_message_rate,
+            local=local,
+            security=security,
         )
         self._starting = starting
         lane = Lane(

@@ -2,17 +2,19 @@
 
 import asyncio
 import logging
+import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from learner.serving.leases import Lane
+from learner.serving.security import ServerSecurity
 from learner.serving.service import MAX_MESSAGE_BYTES, InferenceService
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
@@ -39,13 +41,19 @@ _OPTIONS = (
 
 
 class InferenceServer:
-    """Owns the event loop's thread. Start it, open lanes, close it; from any one thread."""
+    """Owns the event loop's thread. Start it, open lanes, close it; from any one thread.
+
+    `local` is one more address, of this machine alone: a unix socket, which `security` leaves in plain
+    text. The tokens are asked for on both.
+    """
 
     def __init__(
         self,
         listen: str,
         *,
         lease_seconds: float,
+        local: str | None = None,
+        security: ServerSecurity | None = None,
         offer_spec: Callable[[EnvironmentSpec], None] = lambda spec: None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
         open_timeout_seconds: float = 30.0,
@@ -54,6 +62,9 @@ class InferenceServer:
         self.port = 0
         """TCP port that is listened on, once started: for a `listen` that leaves the choice (port 0)."""
         self._listen = listen
+        self._local = local
+        self._credentials = security.credentials() if security else None
+        self._interceptors = security.interceptors() if security else []
         self._lease_seconds = lease_seconds
         self._offer_spec = offer_spec
         self._on_failure = on_failure
@@ -72,7 +83,8 @@ class InferenceServer:
         Raises:
             ConfigError: the address is malformed or taken.
         """
-        _check_address(self._listen)
+        for address in self._addresses():
+            _check_address(address)
         self._thread.start()
         self._started.result()
 
@@ -98,7 +110,8 @@ class InferenceServer:
             self._thread.join()
 
     def statistics(self) -> Mapping[str, float]:
-        return self._service.statistics()
+        refused = {"count_errors_unauthenticated": each.refused for each in self._interceptors}
+        return {**self._service.statistics(), **refused}
 
     def _run(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -124,7 +137,7 @@ class InferenceServer:
         await server.stop(grace=1.0)
 
     async def _build(self) -> grpc.aio.Server:
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=_OPTIONS, interceptors=self._interceptors)
         self._service = InferenceService(
             lease_seconds=self._lease_seconds,
             offer_spec=self._offer_spec,
@@ -138,15 +151,27 @@ class InferenceServer:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
-        try:
-            self.port = server.add_insecure_port(self._listen)
-        except RuntimeError as error:
-            raise ConfigError(
-                f"--listen {self._listen}: expected a free address, HOST:PORT or unix:PATH; {error}"
-            ) from error
+        for address in self._addresses():
+            port = self._bind(server, address)
+            if address == self._listen:
+                self.port = port
         chosen = f" (port {self.port})" if self._listen.endswith(":0") else ""
         logger.info("listening on %s%s", self._listen, chosen)
         return server
+
+    def _addresses(self) -> list[str]:
+        return [self._listen] if self._local is None else [self._listen, self._local]
+
+    def _bind(self, server: grpc.aio.Server, address: str) -> int:
+        try:
+            if self._credentials is not None and not address.startswith("unix:"):
+                return int(server.add_secure_port(address, self._credentials))
+            with _owners_alone(address):
+                return int(server.add_insecure_port(address))
+        except RuntimeError as error:
+            raise ConfigError(
+                f"--listen {address}: expected a free address, HOST:PORT or unix:PATH; {error}"
+            ) from error
 
     async def _open(self, lanes: Mapping[int, Lane]) -> None:
         self._service.open_lanes(lanes)
@@ -159,6 +184,22 @@ class InferenceServer:
     async def _set_health(self, status: int) -> None:
         for name in ("", SERVICE_NAME):
             await self._health.set(name, status)
+
+
+@contextmanager
+def _owners_alone(address: str) -> Iterator[None]:
+    """A unix socket that is made here gets mode 0600 from its first moment on.
+
+    What other threads make meanwhile gets it too; at a learner's start there are none that write.
+    """
+    if not address.startswith("unix:"):
+        yield
+        return
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _check_address(listen: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actor import InferenceClient, RetryPolicy, TimeStep, restart, transition
+from actor import Credentials, InferenceClient, RetryPolicy, TimeStep, restart, transition
 from learner.flags import LEASE_START
 from learner.serving.batcher import Request
 from protos import inference_pb2 as pb
@@ -102,7 +102,7 @@ class Slow:
     opened = 0
 
     @classmethod
-    async def dial(cls, server: str) -> "Slow":
+    async def dial(cls, server: str, credentials: Credentials) -> "Slow":
         return cls()
 
     async def open(self, opening: pb.Open, timeout_seconds: float) -> pb.Opened:

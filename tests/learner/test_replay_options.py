@@ -86,7 +86,9 @@ def test_the_ladder_is_for_the_local_environments() -> None:
 
 
 def test_a_run_that_would_end_before_it_trains_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--replay-min-size 900 is not less than --total-steps 900, so"):
+    with pytest.raises(
+        ConfigError, match=r"--replay-min-size 900 is not less than --total-steps 900, so"
+    ):
         LearnerOptions(agent="r2d2", replay_min_size=900, total_steps=900)
     LearnerOptions(agent="r2d2", replay_min_size=900, total_steps=901)
     LearnerOptions(agent="vtrace", total_steps=900)

@@ -1,6 +1,6 @@
-"""A session and its streams from the server's side: two streams on one session, a client that reads nothing.
+"""Streams from the server's side: two on one session, and one that nobody reads.
 
-Seen from the server's side of a stream, whose network is a test's: a writer that the network holds up
+The network is a test's: a writer that the network holds up
 hears late that its session goes on elsewhere, and its reader reads on until then.
 """
 

@@ -1,0 +1,94 @@
+"""Who a client is, and which learner it trusts: TLS and the bearer token."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from protos.errors import ConfigError
+from protos.secrets import (
+    AUTHORIZATION,
+    TOKEN_VARIABLE,
+    check_token,
+    is_private,
+    read_public,
+    read_secret,
+    read_tokens,
+)
+
+SYSTEM = "system"
+"""In place of a file: the certificates that come with gRPC, of the public authorities."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Nothing by default: plain text, and no token.
+
+    Files are read at each connection, so that new certificates and tokens count from the next one on.
+    """
+
+    tls_ca: str | None = None
+    """PEM file of whom the learner's certificate must come from, or "system"; None for plain text"""
+    tls_cert: str | None = None
+    """PEM file of the client's own certificate, if the learner asks for one"""
+    tls_key: str | None = None
+    """PEM file of its private key"""
+    token_file: str | None = None
+    """file of the bearer token, the first of its lines; None for that in the variable SEEDBED_TOKEN"""
+    insecure: bool = False
+    """whether a token may travel over a network in plain text"""
+    token: str | None = field(default_factory=lambda: os.environ.get(TOKEN_VARIABLE), repr=False)
+    """the bearer token, if it is in no file"""
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("--tls-cert and --tls-key go together: give both, or none")
+        if self.tls_cert is not None and self.tls_ca is None:
+            raise ConfigError("--tls-cert needs TLS: give --tls-ca too")
+        if self.token is not None:
+            check_token(self.token, TOKEN_VARIABLE)
+
+    def check(self, server: str) -> None:
+        """Refuse to send a token where others can read it, and files that cannot be used.
+
+        Raises:
+            ConfigError: saying which.
+        """
+        open_to_others = self.tls_ca is None and not is_private(server) and not self.insecure
+        if self.metadata() and open_to_others:
+            raise ConfigError(
+                f"--server {server}: a token would travel over the network in plain text: give "
+                "--tls-ca, or say --insecure where nobody else is on the network"
+            )
+        self._channel_credentials()
+
+    def metadata(self) -> Sequence[tuple[str, str]]:
+        """What each stream brings along.
+
+        Raises:
+            ConfigError: the token's file cannot be used.
+        """
+        token = self.token if self.token_file is None else read_tokens(self.token_file)[0]
+        return () if token is None else ((AUTHORIZATION, f"Bearer {token}"),)
+
+    def channel(self, server: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
+        """A connection to `server`, HOST:PORT or unix:PATH; unix sockets have no TLS.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        credentials = None if server.startswith("unix:") else self._channel_credentials()
+        if credentials is None:
+            return grpc.aio.insecure_channel(server, options=options)
+        return grpc.aio.secure_channel(server, credentials, options=options)
+
+    def _channel_credentials(self) -> grpc.ChannelCredentials | None:
+        if self.tls_ca is None:
+            return None
+        return grpc.ssl_channel_credentials(
+            None if self.tls_ca == SYSTEM else read_public(self.tls_ca, "--tls-ca"),
+            read_secret(self.tls_key, "--tls-key") if self.tls_key else None,
+            read_public(self.tls_cert, "--tls-cert") if self.tls_cert else None,
+        )
