@@ -210,7 +210,12 @@ PRESETS: Mapping[str, Settings] = {
         "n_step": 10,
         "target_period": 50,
         "learning_rate": 2e-3,
-        "total_steps": 150_000,
+        # Its exploring episodes are short to the end; the greedy ones say what it has learned, and come
+        # and go on the way there.
+        "eval_interval": 15_000,
+        "eval_episodes": 100,
+        "stop_eval_return": 475.0,
+        "total_steps": 300_000,
     },
     "memory-r2d2": {
         "agent": "r2d2",
