@@ -22,7 +22,7 @@ AGENTS: dict[str, dict[str, Any]] = {
     "vtrace": VECTOR,
     "a2c": VECTOR,
     "ppo": {**VECTOR, "epochs": 2, "minibatches": 2},
-    "r2d2": {**VECTOR, **REPLAY},
+    "r2d2": {**VECTOR, **REPLAY, "burn_in": 2, "lstm_size": 8, "n_step": 2, "total_steps": 17_000},
     "sac": {**VECTOR, **REPLAY, "env": "Pendulum-v1", "batch_size": 4, "total_steps": 4200},
 }
 
