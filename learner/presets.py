@@ -151,7 +151,7 @@ PRESETS: Mapping[str, Settings] = {
         "learning_rate": 1e-3,
         "normalize_rewards": True,
         "lock_step": True,
-        "total_steps": 150_000,
+        "total_steps": 250_000,
     },
     "pendulum-a2c": {
         "agent": "a2c",
@@ -214,7 +214,7 @@ PRESETS: Mapping[str, Settings] = {
         # and go on the way there.
         "eval_interval": 15_000,
         "eval_episodes": 100,
-        "stop_eval_return": 475.0,
+        "stop_eval_return": 500.0,
         "total_steps": 300_000,
     },
     "memory-r2d2": {
