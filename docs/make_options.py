@@ -20,6 +20,7 @@ from learner.config import (  # noqa: E402
     EvaluateOptions,
     ExportOptions,
     LearnerOptions,
+    ReplayOptions,
     TrainOptions,
 )
 from learner.planning.options import PlanOptions, TuneOptions  # noqa: E402
@@ -58,6 +59,7 @@ SECTIONS = (
     ("Local actors", "`seedbed train`.", TrainOptions, (LearnerOptions,)),
     ("Evaluation", "`seedbed evaluate`.", EvaluateOptions, ()),
     ("Export", "`seedbed export`.", ExportOptions, ()),
+    ("Replaying a recording", "`seedbed replay`.", ReplayOptions, ()),
     (
         "Planning",
         "`seedbed plan`, which takes those of `seedbed train` too.",

@@ -8,18 +8,26 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from learner.config import EvaluateOptions, ExportOptions, LearnerOptions, TrainOptions
+from learner.config import (
+    EvaluateOptions,
+    ExportOptions,
+    LearnerOptions,
+    ReplayOptions,
+    TrainOptions,
+)
 from learner.planning.options import PlanOptions, TuneOptions
 from learner.presets import starting_values
 from learner.telemetry.logs import configure_logging
 from protos.errors import ConfigError, SeedbedError
-from protos.options import parse, peek, refuse
+from protos.options import flag, parse, peek, refuse
 
 
 class Command(NamedTuple):
     options: type[Any]
     description: str
     execute: Callable[[Any, Console], int]
+    first_word: str | None = None
+    """the option that a first word without a name is the value of"""
 
 
 def _run(options: LearnerOptions, console: Console) -> int:
@@ -38,6 +46,12 @@ def _export(options: ExportOptions, console: Console) -> int:
     from learner.stored_run import export
 
     return export(options)
+
+
+def _replay(options: ReplayOptions, console: Console) -> int:
+    from learner.replaying import replay
+
+    return replay(options)
 
 
 def _plan(options: PlanOptions, console: Console) -> int:
@@ -59,6 +73,12 @@ COMMANDS = {
         EvaluateOptions, "Greedy episodes of a run's policy; prints JSON on standard output.", _evaluate
     ),
     "export": Command(ExportOptions, "A run's policy as a TensorFlow SavedModel.", _export),
+    "replay": Command(
+        ReplayOptions,
+        "A recording of --record, fed to a learner again; prints JSON on standard output.",
+        _replay,
+        first_word="file",
+    ),
     "plan": Command(
         PlanOptions, "What a deployment would reach, from what its parts cost on this machine.", _plan
     ),
@@ -67,7 +87,7 @@ COMMANDS = {
     ),
 }
 
-USAGE = "usage: seedbed {train,learner,evaluate,export,plan,tune} [options]   (seedbed COMMAND --help)\n"
+USAGE = f"usage: seedbed {{{','.join(COMMANDS)}}} [options]   (seedbed COMMAND --help)\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,6 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _execute(name: str, argv: Sequence[str]) -> int:
     command, prog = COMMANDS[name], f"seedbed {name}"
+    if command.first_word and argv and not argv[0].startswith("-"):
+        argv = [f"{flag(command.first_word)}={argv[0]}", *argv[1:]]
     options = parse(
         command.options, argv, prog=prog, description=command.description, preset=_preset(prog, argv)
     )

@@ -290,15 +290,10 @@ class ReplayOptions:
         check_ranges(self)
         if self.file is None:
             raise ConfigError("--file is required: the recording to replay")
-        check_server(self.server)
+        _check_server(self.server)
 
 
-def check_server(server: str) -> None:
-    """Check an address that a client is to connect to.
-
-    Raises:
-        ConfigError: it is neither HOST:PORT nor unix:PATH.
-    """
+def _check_server(server: str) -> None:
     host, _, port = server.rpartition(":")
     is_network = host != "" and port.isdecimal() and 0 < int(port) < 65_536
     if not (is_network or (server.startswith("unix:") and server != "unix:")):

@@ -13,7 +13,7 @@ import time
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf import json_format
@@ -21,6 +21,7 @@ from rich.console import Console
 
 from learner.config import LearnerOptions, TrainOptions
 from learner.local_actors import Description, LocalActors, actor_command, child_environment
+from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
 from learner.signals import ending_signals
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_LISTEN = "127.0.0.1:7777"
+
+_FILES = ("tls_cert", "tls_key", "tls_client_ca", "token_file", "record")
+"""Options that name a file of the user's."""
 
 
 def run(options: LearnerOptions, console: Console) -> int:
@@ -118,6 +122,7 @@ class _Run:
             folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="seedbed-"))
             self._actors_address = f"unix:{folder}/learner.sock"
         listen = options.listen or (self._actors_address if local else DEFAULT_LISTEN)
+        recorder = self._make_recorder()
         server = InferenceServer(
             listen,
             local=self._actors_address if local and options.listen else None,
@@ -125,16 +130,33 @@ class _Run:
             lease_seconds=options.lease_seconds,
             offer_spec=self._offer_spec,
             max_message_rate=options.max_message_rate,
+            recorder=recorder,
             on_failure=lambda error: self._threads.fail("event loop", error),
         )
         server.start()
         self._closing.callback(server.close)
+        if recorder is not None:
+            # Not before the address is this learner's: a start that is refused removes no old file.
+            recorder.start()
         self._registry.register("serving", server.statistics)
         if options.env is not None and not local:
             self._description = Description(options.env)
             self._threads.start("environment", self._describe)
             self._closing.callback(self._description.close)
         return server
+
+    def _make_recorder(self) -> FileRecorder | None:
+        if self._options.record is None:
+            return None
+        recorder = FileRecorder(
+            Path(self._options.record),
+            self._options.record_max_bytes,
+            on_failure=lambda error: self._threads.fail("recorder", error),
+        )
+        self._registry.register("recording", recorder.statistics)
+        # Registered before the server's, so that it comes after: streams are recorded to their ends.
+        self._closing.callback(recorder.close)
+        return recorder
 
     def _start_actors(self) -> LocalActors | None:
         options = self._options
@@ -329,7 +351,12 @@ def _located(options: LearnerOptions) -> LearnerOptions:
     if env is not None and ".py:" in env:
         path, _, name = env.rpartition(":")
         env = f"{Path(path).absolute()}:{name}"
-    return dataclasses.replace(options, env=env, logdir=str(logdir))
+    files: dict[str, Any] = {name: _absolute(getattr(options, name)) for name in _FILES}
+    return dataclasses.replace(options, env=env, logdir=str(logdir), **files)
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())
 
 
 def _new_logdir(options: LearnerOptions) -> str:

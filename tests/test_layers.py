@@ -85,7 +85,14 @@ def test_every_module_of_the_learner_has_its_layer() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["actor.__main__", "learner.config", "learner.__main__", "learner.run", "learner.serving.server"],
+    [
+        "actor.__main__",
+        "learner.config",
+        "learner.__main__",
+        "learner.run",
+        "learner.replaying",
+        "learner.serving.server",
+    ],
 )
 def test_import_brings_no_tensorflow(module: str) -> None:
     code = f"import sys, {module}; print(*{{'tensorflow', 'keras'}} & set(sys.modules))"

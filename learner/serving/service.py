@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from learner.serving.leases import Lane, Lease, Leases, Outbox
 from learner.serving.pace import Pace
+from learner.serving.recorder import NoRecorder, Recorder, StreamRecord
 from protos import PROTOCOL_VERSION, inference_pb2_grpc, specs
 from protos import inference_pb2 as pb
 from protos.errors import InvalidRequest, LearnerError, NoCapacity, RequestError, to_status
@@ -49,11 +50,13 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         on_failure: Callable[[BaseException], None] = lambda error: None,
         open_timeout_seconds: float = 30.0,
         max_message_rate: int = 0,
+        recorder: Recorder | None = None,
     ) -> None:
         self._leases = Leases(lease_seconds, on_failure)
         self._offer_spec = offer_spec
         self._open_timeout_seconds = open_timeout_seconds
         self._max_message_rate = max_message_rate
+        self._recorder = recorder or NoRecorder()
         self._unopened = 0
         self._lanes: Mapping[int, Lane] = {}
         self._ready = asyncio.Event()
@@ -81,36 +84,44 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
     ) -> None:
         """One stream: open, then steps in and actions out, until either side ends it."""
         client = "a client"
+        record = self._recorder.begin()
         try:
-            opening = await self._read_open_of_few(context)
+            opening = await self._read_open_of_few(context, record)
             client = _printable(opening.client) or context.peer()
             try:
                 lease, opened = await self._open(opening, client)
             except Exception as error:  # noqa: BLE001 - whatever it is, only this stream ends
                 raise _request_error(error, client) from None
-            await self._carry(lease, opened, context)
+            await self._carry(lease, opened, context, record)
         except RequestError as error:
             self._errors[to_status(error).name.lower()] += 1
             if error is self._ending:
                 logger.info("%s: told that %s", client, error)
             else:
                 logger.warning("%s: %s: %s", client, to_status(error).name, _printable(str(error)))
+            # Before the client hears of it: what it does then comes later.
+            record.ended(to_status(error), _details(error))
             await context.abort(to_status(error), _details(error))
+        except BaseException:
+            record.ended(grpc.StatusCode.CANCELLED, "")
+            raise
+        else:
+            record.ended(grpc.StatusCode.OK, "")
 
     # Opening ------------------------------------------------------------------------------------
 
-    async def _read_open_of_few(self, context: Context) -> pb.Open:
+    async def _read_open_of_few(self, context: Context, record: StreamRecord) -> pb.Open:
         if self._unopened >= MAX_UNOPENED_STREAMS:
             raise NoCapacity(f"{self._unopened} streams have sent no Open yet: connect again later")
         self._unopened += 1
         try:
-            return await self._read_open(context)
+            return await self._read_open(context, record)
         finally:
             self._unopened -= 1
 
-    async def _read_open(self, context: Context) -> pb.Open:
+    async def _read_open(self, context: Context, record: StreamRecord) -> pb.Open:
         try:
-            message = await asyncio.wait_for(_read(context), self._open_timeout_seconds)
+            message = await asyncio.wait_for(_read(context, record), self._open_timeout_seconds)
         except TimeoutError:
             raise InvalidRequest(
                 f"expected Open within {self._open_timeout_seconds:g} s, found nothing"
@@ -167,18 +178,20 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
     # The stream ---------------------------------------------------------------------------------
 
-    async def _carry(self, lease: Lease, opened: pb.Opened, context: Context) -> None:
+    async def _carry(
+        self, lease: Lease, opened: pb.Opened, context: Context, record: StreamRecord
+    ) -> None:
         """Carry a lease on this stream. What the reader meets reaches the writer by the outbox."""
         outbox: Outbox = asyncio.Queue()
         self._leases.attach(lease, outbox)
-        reader = asyncio.create_task(self._read_steps(lease, context, outbox))
+        reader = asyncio.create_task(self._read_steps(lease, context, record, outbox))
         try:
-            await context.write(pb.ServerMessage(opened=opened))
+            await _write(pb.ServerMessage(opened=opened), context, record)
             while (item := await outbox.get()) is not None:
                 if isinstance(item, RequestError):
                     # One error may end many streams: their tracebacks would pile up in it.
                     raise item.with_traceback(None)
-                await context.write(item)
+                await _write(item, context, record)
         finally:
             reader.cancel()
             if lease.outbox is outbox and not lease.ended and self._ending is None:
@@ -186,12 +199,14 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 logger.info("%s: stream lost; its lease waits %g s", lease.session.client, seconds)
             self._leases.detach(lease, outbox)
 
-    async def _read_steps(self, lease: Lease, context: Context, outbox: Outbox) -> None:
+    async def _read_steps(
+        self, lease: Lease, context: Context, record: StreamRecord, outbox: Outbox
+    ) -> None:
         """Take steps in until Close, the stream's end, a mistake, or another stream goes on with it."""
         pace = Pace(self._max_message_rate)
         max_unread = 2 * len(lease.session.slots) + 16
         try:
-            while (message := await _read(context)) is not None:
+            while (message := await _read(context, record)) is not None:
                 if lease.outbox is not outbox:
                     return
                 if not self._take_in(lease, message):
@@ -240,13 +255,22 @@ def _check_size(opening: pb.Open, lane: Lane) -> None:
         )
 
 
-async def _read(context: Context) -> pb.ClientMessage | None:
+async def _read(context: Context, record: StreamRecord) -> pb.ClientMessage | None:
     """The stream's next message; None at its end."""
     try:
         message: object = await context.read()
     except DecodeError:
+        record.unreadable()
         raise InvalidRequest("expected a ClientMessage, found bytes that are none") from None
-    return message if isinstance(message, pb.ClientMessage) else None
+    if not isinstance(message, pb.ClientMessage):
+        return None
+    record.received(message)
+    return message
+
+
+async def _write(message: pb.ServerMessage, context: Context, record: StreamRecord) -> None:
+    record.sent(message)
+    await context.write(message)
 
 
 def _printable(text: str) -> str:

@@ -26,6 +26,7 @@ REQUIRED = {
     "learner": [],
     "evaluate": ["--logdir=x"],
     "export": ["--logdir=x", "--out=y"],
+    "replay": ["--file=x"],
     "plan": ["--env=x"],
     "tune": ["--env=x"],
 }
@@ -126,7 +127,7 @@ def test_module_runs_as_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "learner", "traim"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == (
-        "seedbed: error: expected a command (train, learner, evaluate, export, plan, tune), "
+        "seedbed: error: expected a command (train, learner, evaluate, export, replay, plan, tune), "
         "found 'traim'\n"
     )
 
@@ -137,7 +138,7 @@ def test_module_runs_as_a_program() -> None:
 @pytest.mark.parametrize("argument", ["traim", "", "--config", "-v", "--preset=none"])
 def test_unknown_command(capsys: pytest.CaptureFixture[str], argument: str) -> None:
     assert refused(capsys, argument, "--env", "x") == (
-        "seedbed: error: expected a command (train, learner, evaluate, export, plan, tune), "
+        "seedbed: error: expected a command (train, learner, evaluate, export, replay, plan, tune), "
         f"found {argument!r}"
     )
 
@@ -367,7 +368,7 @@ def test_config_of_a_run_is_accepted_again(
 
 def test_config_of_a_run_names_every_option(tmp_path: Path) -> None:
     given: dict[str, Any] = {"env": "x", "logdir": "l", "listen": "a:1", "stop_return": 1}
-    given |= {"eval_interval": 1, "stop_eval_return": 1}
+    given |= {"eval_interval": 1, "stop_eval_return": 1, "record": "r"}
     # An option that is None is not in the file; this one is SAC's.
     given |= {"agent": "sac", "target_entropy": -1.0}
     given |= dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca", "token_file"), "a file")

@@ -1,0 +1,357 @@
+"""`--record`: every message of every stream goes to a file, and serving never waits for the disk."""
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+
+from learner.serving.recording import (
+    MAGIC,
+    SEGMENTS,
+    Entry,
+    Kind,
+    OpenStreams,
+    Segment,
+    encode,
+    encode_count,
+    encode_end,
+    entry_bytes,
+    is_recording,
+    older,
+)
+from protos import inference_pb2 as pb
+from protos.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_BYTES = 64 << 20
+"""Most bytes that wait for the disk; what comes beyond is missing in the recording, which says so."""
+
+
+WRITE_BYTES = 1 << 20
+"""Bytes that are joined for one write: joining many at once would hold up the event loop, since it holds
+the interpreter."""
+
+
+class StreamRecord(Protocol):
+    """Takes what happens on one stream, on the event loop."""
+
+    def received(self, message: pb.ClientMessage) -> None: ...
+
+    def unreadable(self) -> None:
+        """Bytes came that are no ClientMessage."""
+
+    def sent(self, message: pb.ServerMessage) -> None:
+        """Called before the message leaves: what answers it must come later."""
+
+    def ended(self, status: grpc.StatusCode, details: str) -> None: ...
+
+
+class Recorder(Protocol):
+    """Takes what happens on the streams."""
+
+    def begin(self) -> StreamRecord:
+        """A stream has come."""
+
+
+class NoRecorder:
+    """Records nothing; is its own record of each stream."""
+
+    def begin(self) -> StreamRecord:
+        return self
+
+    def received(self, message: pb.ClientMessage) -> None: ...
+
+    def unreadable(self) -> None: ...
+
+    def sent(self, message: pb.ServerMessage) -> None: ...
+
+    def ended(self, status: grpc.StatusCode, details: str) -> None: ...
+
+
+class FileRecorder:
+    """Records into FILE, FILE.1, ..., the newest `max_bytes` of what happens.
+
+    The event loop hands entries over; the recorder's own thread writes them. Where the disk is slower
+    than the streams, entries are left out, and a GAP tells how many. A disk that is full or fails ends
+    the recording with an error in the log, and nothing else.
+
+    `_lock` guards what waits for the thread, its size, and whether it is to end; the event loop alone
+    has `_open` and `_missing`, the thread alone the file.
+
+    Args:
+        path: FILE. One that is there already becomes FILE.1.
+        max_bytes: most bytes of all files together, but that each has its openings and one entry.
+        on_failure: hears of a failure that is none of the disk's.
+        clock: seconds that never run backwards.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        max_bytes: int,
+        *,
+        on_failure: Callable[[BaseException], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._segment_bytes = max_bytes // SEGMENTS
+        self._on_failure = on_failure
+        self._clock = clock
+        self._open = OpenStreams()
+        self._streams = 0
+        self._missing = 0
+        self._all_missing = 0
+        self._recorded = 0
+        self._stopped = False
+        self._waiting: deque[list[Entry]] = deque()
+        self._waiting_bytes = 0
+        self._closing = False
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        # Daemon: a thread stuck in a dead disk must not keep an ended process alive.
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._writer = _SegmentWriter(path, self._segment_bytes, clock)
+
+    def start(self) -> None:
+        """Make the file, readable by its owner alone, and start the thread. Streams may have begun.
+
+        Raises:
+            ConfigError: it cannot be written, or would take the place of a file that is no recording.
+        """
+        try:
+            for by in range(SEGMENTS):
+                path = older(self._path, by)
+                if path.exists() and not is_recording(path):
+                    raise ConfigError(
+                        f"--record {self._path}: expected new files or recordings, found another "
+                        f"file, {path}"
+                    )
+            self._writer.begin()
+        except OSError as error:
+            raise ConfigError(f"--record {self._path} cannot be written: {error.strerror}") from error
+        logger.info("recording all streams in %s", self._path)
+        self._thread.start()
+
+    def close(self, timeout_seconds: float = 10.0) -> None:
+        """Write what waits, and end the thread. Once the streams are over; idempotent."""
+        if not self._thread.is_alive():
+            return
+        if self._missing:
+            self._put([self._gap()])
+        with self._lock:
+            self._closing = True
+            self._news.notify()
+        # A failure may close everything from this very thread.
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_seconds)
+            if self._thread.is_alive():
+                logger.warning("the recorder did not end within %.0f s", timeout_seconds)
+
+    def statistics(self) -> Mapping[str, float]:
+        """Entries so far, and what waits for the disk. Any thread may ask."""
+        return {
+            "count_entries": self._recorded,
+            "count_missing": self._all_missing,
+            "waiting_bytes": self._waiting_bytes,
+            "stopped": int(self._stopped),
+        }
+
+    # On the event loop --------------------------------------------------------------------------
+
+    def begin(self) -> StreamRecord:
+        self._streams += 1
+        record = _FileRecord(self._streams, self._clock, self._add)
+        self._add(Entry(Kind.BEGIN, self._clock(), self._streams))
+        return record
+
+    def _add(self, entry: Entry) -> None:
+        if self._stopped:
+            return
+        if not self._has_room(entry):
+            self._miss()
+        elif self._missing:
+            self._put([self._gap(), *self._open.continued(entry.seconds), entry])
+            self._missing = 0
+        else:
+            self._put([entry])
+        self._open.note(entry)
+
+    def _has_room(self, entry: Entry) -> bool:
+        size = entry_bytes(entry.body)
+        if size > self._segment_bytes // 2:
+            return False
+        # Once something is missing, room is made first: holes that are few and long say more.
+        limit = MAX_WAITING_BYTES // 2 if self._missing else MAX_WAITING_BYTES
+        with self._lock:
+            return not self._waiting_bytes or self._waiting_bytes + size <= limit
+
+    def _miss(self) -> None:
+        if not self._missing:
+            logger.warning(
+                "messages are missing in the recording %s: they come faster than it is written, or are "
+                "larger than an eighth of --record-max-bytes",
+                self._path,
+            )
+        self._missing += 1
+        self._all_missing += 1
+
+    def _gap(self) -> Entry:
+        return Entry(Kind.GAP, self._clock(), 0, encode_count(self._missing))
+
+    def _put(self, entries: list[Entry]) -> None:
+        self._recorded += 1
+        with self._lock:
+            self._waiting.append(entries)
+            self._waiting_bytes += _size(entries)
+            self._news.notify()
+
+    # In the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while batch := self._take():
+                for entries in batch:
+                    self._writer.add(entries)
+                self._writer.flush()
+                with self._lock:
+                    self._waiting_bytes -= sum(map(_size, batch))
+        except OSError as error:
+            self._stopped = True
+            logger.error(
+                "%s cannot be written (%s): the recording ends here, serving goes on",
+                self._path,
+                error.strerror,
+            )
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the owner hears of it
+            self._stopped = True
+            self._on_failure(error)
+        finally:
+            with self._lock:
+                self._waiting.clear()
+                self._waiting_bytes = 0
+            self._writer.close()
+
+    def _take(self) -> list[list[Entry]]:
+        """All that waits, which is awaited; nothing at the end."""
+        with self._lock:
+            while not self._waiting and not self._closing:
+                self._news.wait()
+            batch = list(self._waiting)
+            self._waiting.clear()
+            return batch
+
+
+class _FileRecord:
+    """One stream's part."""
+
+    def __init__(self, stream: int, clock: Callable[[], float], add: Callable[[Entry], None]) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._add = add
+
+    def received(self, message: pb.ClientMessage) -> None:
+        self._note(Kind.RECEIVED, message.SerializeToString())
+
+    def unreadable(self) -> None:
+        self._note(Kind.UNREADABLE)
+
+    def sent(self, message: pb.ServerMessage) -> None:
+        self._note(Kind.SENT, message.SerializeToString())
+
+    def ended(self, status: grpc.StatusCode, details: str) -> None:
+        self._note(Kind.END, encode_end(status.value[0], details))
+
+    def _note(self, kind: Kind, body: bytes = b"") -> None:
+        self._add(Entry(kind, self._clock(), self._stream, body))
+
+
+class _SegmentWriter:
+    """Writes entries into the newest segment, and begins another one when it is full."""
+
+    def __init__(self, path: Path, segment_bytes: int, clock: Callable[[], float]) -> None:
+        self._path = path
+        self._segment_bytes = segment_bytes
+        self._clock = clock
+        self._recording = secrets.token_bytes(16)
+        self._number = 0
+        self._open = OpenStreams()
+        self._file: int | None = None
+        self._pieces: list[bytes] = []
+        self._unwritten = 0
+        self._size = 0
+        self._head_size = 0
+
+    def begin(self) -> None:
+        """Begin a segment; the others become older by one, and the oldest is removed.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.close()
+        for by in reversed(range(SEGMENTS - 1)):
+            if older(self._path, by).exists():
+                older(self._path, by).replace(older(self._path, by + 1))
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._size = 0
+        segment = Segment(self._recording, self._number, time.time())
+        self._number += 1
+        now = self._clock()
+        self._append(MAGIC)
+        self._append(encode(Entry(Kind.SEGMENT, now, 0, segment.encode())))
+        for entry in self._open.continued(now):
+            self._append(encode(entry))
+        self._head_size = self._size
+        self.flush()
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Add entries that belong together into one segment.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        size = _size(entries)
+        if self._size + size > self._segment_bytes and self._size > self._head_size:
+            self.flush()
+            self.begin()
+        for entry in entries:
+            self._append(encode(entry))
+            self._open.note(entry)
+        if self._unwritten >= WRITE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything to the operating system, so that a kill of this process loses none of it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        data = memoryview(b"".join(self._pieces))
+        self._pieces.clear()
+        self._unwritten = 0
+        assert self._file is not None
+        while data:
+            data = data[os.write(self._file, data) :]
+
+    def close(self) -> None:
+        """Idempotent. What was not flushed is lost."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        self._pieces.clear()
+
+    def _append(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._unwritten += len(data)
+        self._size += len(data)
+
+
+def _size(entries: Iterable[Entry]) -> int:
+    return sum(entry_bytes(entry.body) for entry in entries)
