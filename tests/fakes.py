@@ -5,21 +5,18 @@ Importing this imports no TensorFlow: only `SumPolicy`, when it is made, does.
 
 import logging
 import queue
-import selectors
-import socket
-import struct
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
+from benchmarks.faults.proxy import Proxy
 from learner.experience.trajectory import ActInputs, ActOutputs, State, Tensor
 from learner.serving.batcher import Request
 from learner.serving.leases import Lane
+from learner.serving.recorder import Recorder
 from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
 from learner.serving.slots import Slots
@@ -28,6 +25,11 @@ from protos.specs import EnvironmentSpec, from_spaces
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+__all__ = [
+    "ACTIONS", "OBSERVATIONS", "PATIENCE_SECONDS", "SPEC", "FakeLearner", "LogLines", "Proxy",
+    "SumPolicy", "answer", "first_numbers", "observation",
+]  # fmt: skip
 
 PATIENCE_SECONDS = 20.0
 """Longest wait for what must happen: what comes later than this is a failure."""
@@ -74,6 +76,7 @@ class FakeLearner:
         max_message_rate: int = 0,
         local: str | None = None,
         security: ServerSecurity | None = None,
+        recorder: Recorder | None = None,
         starting: bool = False,
     ) -> None:
         self.address = address
@@ -90,6 +93,7 @@ class FakeLearner:
             offer_spec=self._offer,
             open_timeout_seconds=open_timeout_seconds,
             max_message_rate=max_message_rate,
+            recorder=recorder,
             local=local,
             security=security,
         )
@@ -173,118 +177,6 @@ class LogLines(logging.Handler):
     def lines(self, level: int = logging.WARNING) -> list[str]:
         """What was said at `level` or above, so far."""
         return [record.getMessage() for record in self.records if record.levelno >= level]
-
-
-# The network ------------------------------------------------------------------------------------
-
-
-class Proxy:
-    """A TCP relay that can cut, reset and stall the connections it carries."""
-
-    def __init__(self, target_port: int) -> None:
-        self._target = ("127.0.0.1", target_port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.accepted = 0
-        self._peers: dict[socket.socket, socket.socket] = {}
-        self._selector = selectors.DefaultSelector()
-        self._commands: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
-        self._wake, self._woken = socket.socketpair()
-        self._running = True
-        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
-
-    def __enter__(self) -> "Proxy":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._do(self._stop)
-        self._thread.join()
-
-    def cut(self) -> None:
-        """Close every connection, as a process that ends does."""
-        self._do(self._close_all)
-
-    def reset(self) -> None:
-        """Break every connection without a goodbye (RST)."""
-        self._do(self._reset_all)
-
-    def stall(self) -> None:
-        """Carry nothing more on the connections of now; later ones flow."""
-        self._do(self._unregister_all)
-
-    def _do(self, command: Callable[[], None]) -> None:
-        done: Future[None] = Future()
-        self._commands.put((command, done))
-        self._wake.send(b"!")
-        done.result(PATIENCE_SECONDS)
-
-    def _run(self) -> None:
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        while self._running:
-            for key, _ in self._selector.select():
-                if key.fileobj is self._listener:
-                    self._accept()
-                elif key.fileobj is self._woken:
-                    self._woken.recv(1)
-                    command, done = self._commands.get()
-                    command()
-                    done.set_result(None)
-                    break  # What was ready may be closed by now.
-                else:
-                    self._relay(key.fileobj)
-
-    def _accept(self) -> None:
-        near, _ = self._listener.accept()
-        self.accepted += 1
-        try:
-            far = socket.create_connection(self._target)
-        except OSError:
-            near.close()
-            return
-        self._peers.update({near: far, far: near})
-        for one in (near, far):
-            self._selector.register(one, selectors.EVENT_READ)
-
-    def _relay(self, source: Any) -> None:
-        if source not in self._peers:
-            return  # Its peer closed a moment ago.
-        try:
-            data = source.recv(1 << 16)
-            self._peers[source].sendall(data)
-        except OSError:
-            data = b""
-        if not data:
-            self._close(source)
-
-    def _close(self, one: socket.socket) -> None:
-        for end in (one, self._peers.pop(one)):
-            self._peers.pop(end, None)
-            if end in self._selector.get_map():
-                self._selector.unregister(end)
-            end.close()
-
-    def _close_all(self) -> None:
-        while self._peers:
-            self._close(next(iter(self._peers)))
-
-    def _reset_all(self) -> None:
-        for end in self._peers:
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._close_all()
-
-    def _unregister_all(self) -> None:
-        for end in self._peers:
-            if end in self._selector.get_map():
-                self._selector.unregister(end)
-
-    def _stop(self) -> None:
-        self._close_all()
-        self._running = False
-        self._selector.close()
-        for end in (self._listener, self._wake, self._woken):
-            end.close()
 
 
 # The policy -------------------------------------------------------------------------------------
