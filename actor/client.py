@@ -229,11 +229,13 @@ class InferenceClient:
 
     def _connect(self, attempts: Iterator[int], failure: RequestError | None) -> None:
         for _ in attempts:
-            stream = self._runner.run(Stream.dial(self._server, self._credentials))
+            stream: Stream | None = None
             try:
+                stream = self._runner.run(Stream.dial(self._server, self._credentials))
                 opened = self._runner.run(stream.open(self._opening(), self._answer_timeout_seconds))
             except RequestError as error:
-                self._runner.run(stream.cancel())
+                if stream is not None:
+                    self._runner.run(stream.cancel())
                 if not error.retryable:
                     raise
                 if str(error) != str(failure):

@@ -7,16 +7,9 @@ from typing import Any
 
 import grpc
 
+from protos.certificates import Pair, read_authorities, read_pair
 from protos.errors import ConfigError
-from protos.secrets import (
-    AUTHORIZATION,
-    TOKEN_VARIABLE,
-    check_token,
-    is_private,
-    read_public,
-    read_secret,
-    read_tokens,
-)
+from protos.secrets import AUTHORIZATION, TOKEN_VARIABLE, check_token, is_private, read_tokens
 
 SYSTEM = "system"
 """In place of a file: the certificates that come with gRPC, of the public authorities."""
@@ -87,8 +80,10 @@ class Credentials:
     def _channel_credentials(self) -> grpc.ChannelCredentials | None:
         if self.tls_ca is None:
             return None
+        authorities = None if self.tls_ca == SYSTEM else read_authorities(self.tls_ca, "--tls-ca")
+        pair: Pair | None = None
+        if self.tls_cert is not None and self.tls_key is not None:
+            pair = read_pair(self.tls_cert, self.tls_key)
         return grpc.ssl_channel_credentials(
-            None if self.tls_ca == SYSTEM else read_public(self.tls_ca, "--tls-ca"),
-            read_secret(self.tls_key, "--tls-key") if self.tls_key else None,
-            read_public(self.tls_cert, "--tls-cert") if self.tls_cert else None,
+            authorities, pair.key if pair else None, pair.chain if pair else None
         )

@@ -3,14 +3,18 @@
 import asyncio
 import logging
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import grpc
 
+from actor.alert import send_alert
 from actor.credentials import Credentials
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import (
+    ConfigError,
     DeadlineExceeded,
     LearnerError,
     NotServing,
@@ -27,6 +31,8 @@ _OPTIONS = (
     # Keepalive finds a learner that is gone without a word within 20 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Of every ping, gRPC's own among them: 60 s unless said, and the keepalive would wait for it.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # Each attempt dials anew: a shared connection would bring its own, slower, backoff.
@@ -42,8 +48,9 @@ _WRITE_FAILED = "Internal error from Core"
 
 # What gRPC's details say of TLS that failed, on this side.
 _DISTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED: (.*?)(?:: OK)?$", re.DOTALL)
+_MISNAMED = "Hostname Verification Check failed"
 _NO_TLS = "WRONG_VERSION_NUMBER"
-_CLOSED = re.compile(r"failed to connect .*Socket closed", re.DOTALL)
+_CLOSED = re.compile(r"failed to connect .*(Socket closed|Connection reset|Broken pipe)", re.DOTALL)
 _HINT = (
     " (this is also what a TLS port says to plain text, or to a client without a certificate it trusts)"
 )
@@ -52,9 +59,12 @@ _HINT = (
 class Stream:
     """One gRPC stream. Its methods raise RequestError for whatever happens to it."""
 
-    def __init__(self, channel: grpc.aio.Channel, call: Any) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, call: Any, send_alert: Callable[[], None] = lambda: None
+    ) -> None:
         self._channel = channel
         self._call = call
+        self._send_alert = send_alert
         # A step whose waiting Ctrl-C has ended may still be on its way out when Close is to follow, and
         # gRPC refuses a second write beside the first.
         self._writing = asyncio.Lock()
@@ -63,10 +73,16 @@ class Stream:
 
     @classmethod
     async def dial(cls, server: str, credentials: Credentials) -> "Stream":
-        metadata = credentials.metadata()
-        channel = credentials.channel(server, _OPTIONS)
+        """A stream in a connection of its own, by what the credentials' files hold now."""
+        try:
+            metadata = credentials.metadata()
+            channel = credentials.channel(server, _OPTIONS)
+        except ConfigError as error:
+            # They were good when the client began: these are new files, half of which may be to come.
+            raise NotServing(str(error)) from error
         stub = inference_pb2_grpc.InferenceStub(channel)
-        return cls(channel, stub.Act(metadata=metadata))
+        alert = partial(send_alert, server, credentials.tls_ca or "")
+        return cls(channel, stub.Act(metadata=metadata), alert)
 
     async def open(self, opening: pb.Open, timeout_seconds: float) -> pb.Opened:
         message = await self._round_trip(pb.ClientMessage(open=opening), timeout_seconds)
@@ -115,10 +131,12 @@ class Stream:
     async def _failure(self) -> RequestError:
         await self._call.code()
         code, details = self._status
-        if distrusted := _DISTRUSTED.search(details):
+        if (distrusted := _DISTRUSTED.search(details)) or _MISNAMED in details:
+            self._send_alert()
+            reason = distrusted[1].lower() if distrusted else "it has another name"
             return Unauthenticated(
-                f"the learner's certificate is not trusted ({distrusted[1].lower()}): compare --tls-ca "
-                "and the name in --server with the learner's --tls-cert"
+                f"the learner's certificate is not trusted ({reason}): compare --tls-ca and the name in "
+                "--server with the learner's --tls-cert"
             )
         if _NO_TLS in details:
             return Unauthenticated(

@@ -1,6 +1,7 @@
 """What both sides of a protected connection share: secret files, tokens, and where they may travel."""
 
 import ipaddress
+import os
 import stat
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def read_public(path: str, option: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"{option} {path} cannot be read: {error.strerror or error}") from error
+        raise _unreadable(path, option, error) from error
 
 
 def read_secret(path: str, option: str) -> bytes:
@@ -34,14 +35,23 @@ def read_secret(path: str, option: str) -> bytes:
     Raises:
         ConfigError: it cannot be read, or everybody can read or write it.
     """
-    contents = read_public(path, option)
-    mode = stat.S_IMODE(Path(path).stat().st_mode)
+    try:
+        # What is checked is what is read, whatever the name comes to mean in between.
+        with Path(path).open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            contents = file.read()
+    except OSError as error:
+        raise _unreadable(path, option, error) from error
     # The group may: Kubernetes gives a pod its secrets by its group (fsGroup).
     if mode & stat.S_IRWXO:
         raise ConfigError(
             f"{option} {path} has mode {mode:04o}, and holds a secret that others can reach: chmod o= it"
         )
     return contents
+
+
+def _unreadable(path: str, option: str, error: OSError) -> ConfigError:
+    return ConfigError(f"{option} {path} cannot be read: {error.strerror or error}")
 
 
 def read_tokens(path: str) -> tuple[str, ...]:

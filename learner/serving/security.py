@@ -2,7 +2,7 @@
 
 import hmac
 import logging
-import ssl
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -11,16 +11,9 @@ import grpc
 from grpc_health.v1 import health
 
 from learner.config import LearnerOptions
+from protos.certificates import read_authorities, read_pair
 from protos.errors import ConfigError, Unauthenticated, to_status
-from protos.secrets import (
-    AUTHORIZATION,
-    TOKEN_VARIABLE,
-    check_token,
-    is_private,
-    read_public,
-    read_secret,
-    read_tokens,
-)
+from protos.secrets import AUTHORIZATION, TOKEN_VARIABLE, check_token, is_private, read_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +23,8 @@ Contents = TypeVar("Contents")
 class Watched(Generic[Contents]):
     """What some files hold, read again when they have changed.
 
-    A change that cannot be used is logged once, and leaves what was before in force.
+    A change that cannot be used is logged once, and leaves what was before in force. Any thread may
+    ask: gRPC's own do, at handshakes. `_lock` guards what was seen and read last.
     """
 
     def __init__(self, paths: Sequence[str], read: Callable[[], Contents]) -> None:
@@ -41,20 +35,23 @@ class Watched(Generic[Contents]):
         """
         self._paths = paths
         self._read = read
+        self._lock = threading.Lock()
         self._seen = self._signature()
         self._contents = read()
 
     def get(self) -> Contents:
         """The newest contents that are of use."""
-        signature = self._signature()
-        if signature != self._seen:
-            self._seen = signature
-            try:
-                self._contents = self._read()
-                logger.info("%s: read again", ", ".join(self._paths))
-            except ConfigError as error:
-                logger.error("%s; what was read before stays in force", error)
-        return self._contents
+        with self._lock:
+            # Before it is read: a change in between is a change again.
+            signature = self._signature()
+            if signature != self._seen:
+                self._seen = signature
+                try:
+                    self._contents = self._read()
+                    logger.info("%s: read again", ", ".join(self._paths))
+                except ConfigError as error:
+                    logger.error("%s; what was read before stays in force", error)
+            return self._contents
 
     def _signature(self) -> list[tuple[int, ...] | None]:
         return [_identity(path) for path in self._paths]
@@ -119,7 +116,11 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 
     async def _refuse(self, requests: object, context: Any) -> None:
         self.refused += 1
-        error = Unauthenticated("expected a bearer token that this learner knows, found none")
+        found = "another" if AUTHORIZATION in dict(context.invocation_metadata()) else "none"
+        error = Unauthenticated(
+            f"expected a bearer token that this learner knows, found {found}: give the actor "
+            f"--token-file, or {TOKEN_VARIABLE}"
+        )
         logger.warning("%s: refused: %s", context.peer(), error)
         await context.abort(to_status(error), str(error))
 
@@ -171,22 +172,9 @@ class ServerSecurity:
         certificate, key, client_ca = self._files
         assert certificate is not None
         assert key is not None
-        chain, private = read_public(certificate, "--tls-cert"), read_secret(key, "--tls-key")
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-                certificate, key, password=_refuse_password
-            )
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"--tls-cert {certificate} and --tls-key {key}: expected a certificate and its key, "
-                f"both PEM; {error}"
-            ) from error
-        roots = read_public(client_ca, "--tls-client-ca") if client_ca else None
-        return grpc.ssl_server_certificate_configuration([(private, chain)], root_certificates=roots)
-
-
-def _refuse_password() -> bytes:
-    raise ValueError("the key is encrypted")
+        pair = read_pair(certificate, key)
+        roots = read_authorities(client_ca, "--tls-client-ca") if client_ca else None
+        return grpc.ssl_server_certificate_configuration([(pair.key, pair.chain)], roots)
 
 
 def _check_open(options: LearnerOptions, *, protected: bool) -> None:

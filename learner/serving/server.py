@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from learner.serving.leases import Lane
+from learner.serving.recorder import Recorder
 from learner.serving.security import ServerSecurity
 from learner.serving.service import MAX_MESSAGE_BYTES, InferenceService
 from protos import inference_pb2 as pb
@@ -31,6 +32,8 @@ _OPTIONS = (
     # Keepalive finds half-open connections: a peer that answers no ping for 10 s is gone.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Of every ping, gRPC's own among them: 60 s unless said, and the keepalive would wait for it.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # Clients may ping as often as that, too.
@@ -58,6 +61,7 @@ class InferenceServer:
         on_failure: Callable[[BaseException], None] = lambda error: None,
         open_timeout_seconds: float = 30.0,
         max_message_rate: int = 0,
+        recorder: Recorder | None = None,
     ) -> None:
         self.port = 0
         """TCP port that is listened on, once started: for a `listen` that leaves the choice (port 0)."""
@@ -70,6 +74,7 @@ class InferenceServer:
         self._on_failure = on_failure
         self._open_timeout_seconds = open_timeout_seconds
         self._max_message_rate = max_message_rate
+        self._recorder = recorder
         self._loop: asyncio.AbstractEventLoop
         self._started: Future[None] = Future()
         self._ending: asyncio.Event
@@ -110,8 +115,11 @@ class InferenceServer:
             self._thread.join()
 
     def statistics(self) -> Mapping[str, float]:
-        refused = {"count_errors_unauthenticated": each.refused for each in self._interceptors}
-        return {**self._service.statistics(), **refused}
+        numbers = dict(self._service.statistics())
+        if self._interceptors:
+            refused = sum(interceptor.refused for interceptor in self._interceptors)
+            numbers["count_errors_unauthenticated"] = refused
+        return numbers
 
     def _run(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -135,6 +143,9 @@ class InferenceServer:
         await self._ending.wait()
         # Streams that were told the reason end by themselves within the grace.
         await server.stop(grace=1.0)
+        # gRPC's own task of a stream that was cut ends a moment later; cut off, it would complain.
+        if ending := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(ending, timeout=1.0)
 
     async def _build(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=_OPTIONS, interceptors=self._interceptors)
@@ -144,6 +155,7 @@ class InferenceServer:
             on_failure=self._on_failure,
             open_timeout_seconds=self._open_timeout_seconds,
             max_message_rate=self._max_message_rate,
+            recorder=self._recorder,
         )
         inference_pb2_grpc.add_InferenceServicer_to_server(self._service, server)
         self._health = health.aio.HealthServicer()

@@ -1,75 +1,71 @@
 """Who gets in and who does not, with real certificates and connections, and what each side says."""
 
-import datetime
-import logging
+import json
 import os
+import signal
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
-import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actor.client import InferenceClient
 from actor.credentials import Credentials
 from actor.retry import RetryPolicy
-from actor.timestep import restart
+from actor.timestep import TimeStep, restart, transition
 from learner.config import LearnerOptions
 from learner.serving.security import ServerSecurity
-from protos.errors import ConfigError, NotServing, RequestError, Unauthenticated
-from tests.fakes import ACTIONS, OBSERVATIONS, FakeLearner
+from protos.errors import NotServing, RequestError, Unauthenticated
+from tests.certificates import LONG_AGO, OTHER_TOKEN, TOKEN, Authority
+from tests.fakes import ACTIONS, OBSERVATIONS, FakeLearner, LogLines
+from tests.integration.processes import Launcher, options
+from tests.integration.test_separate import free_port
 
-TOKEN, OTHER = "a-token-of-the-cluster", "the-token-of-next-week"
 
-
-class Pki:
-    """Files of one authority, in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        self.authority = trustme.CA()
-        self.folder = folder
-        self.ca = self._write("ca.pem", self.authority.cert_pem.bytes())
-
-    def issue(self, name: str, **more: Any) -> tuple[str, str]:
-        """Files of a new certificate for 127.0.0.1, and of its key."""
-        issued = self.authority.issue_cert("127.0.0.1", "localhost", **more)
-        certificate = self._write(f"{name}.pem", issued.cert_chain_pems[0].bytes())
-        return certificate, self._write(f"{name}.key", issued.private_key_pem.bytes())
-
-    def tokens(self, *tokens: str) -> str:
-        return self._write("tokens", "\n".join(["# of the cluster", *tokens, ""]).encode())
-
-    def _write(self, name: str, contents: bytes) -> str:
-        # As Kubernetes does it: another file takes the name.
-        path, new = self.folder / name, self.folder / f"{name}.new"
-        new.write_bytes(contents)
-        new.chmod(0o600)
-        new.replace(path)
-        return str(path)
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SEEDBED_TOKEN", raising=False)
 
 
 @pytest.fixture
-def pki(tmp_path: Path) -> Pki:
-    return Pki(tmp_path / "pki")
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "pki")
 
 
-def protected(environ: Mapping[str, str] | None = None, **options: Any) -> FakeLearner:
+@pytest.fixture
+def stranger(tmp_path: Path) -> Authority:
+    """An authority that nobody trusts, unless it is named."""
+    return Authority(tmp_path / "stranger")
+
+
+def protected(environ: Mapping[str, str] | None = None, **chosen: Any) -> FakeLearner:
     """A learner on a port of its own."""
-    security = ServerSecurity(LearnerOptions(**options), environ=environ or {})
+    security = ServerSecurity(LearnerOptions(**chosen), environ=environ or {})
     return FakeLearner("127.0.0.1:0", security=security)
+
+
+def client(address: str, **credentials: Any) -> InferenceClient:
+    return InferenceClient(
+        address,
+        OBSERVATIONS,
+        ACTIONS,
+        credentials=Credentials(**credentials),
+        retry=RetryPolicy(give_up_seconds=0.5),
+    )
+
+
+def first(number: float) -> TimeStep:
+    return restart(np.array([number, 0], np.float32))
 
 
 def act(learner: FakeLearner, **credentials: Any) -> None:
     """One client's session of one step."""
-    chosen = Credentials(**{"token": None, **credentials})
-    retry = RetryPolicy(give_up_seconds=0.5)
-    with InferenceClient(
-        learner.address, OBSERVATIONS, ACTIONS, credentials=chosen, retry=retry
-    ) as client:
-        assert client.act(restart(np.array([7, 0], np.float32))) == 7
+    with client(learner.address, **credentials) as session:
+        assert session.act(first(7)) == 7
 
 
 def refusal(kind: type[RequestError], learner: FakeLearner, **credentials: Any) -> str:
@@ -80,203 +76,239 @@ def refusal(kind: type[RequestError], learner: FakeLearner, **credentials: Any) 
 
 # Tokens -----------------------------------------------------------------------------------------
 
+NO_TOKEN = (
+    "expected a bearer token that this learner knows, found none: give the actor --token-file, or "
+    "SEEDBED_TOKEN"
+)
+WRONG_TOKEN = NO_TOKEN.replace("found none", "found another")
 
-def test_a_token_gets_in_and_nothing_else_does(pki: Pki, caplog: pytest.LogCaptureFixture) -> None:
-    with protected(token_file=pki.tokens(TOKEN, OTHER)) as learner:
+
+def test_a_token_gets_in_and_nothing_else_does(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    with protected(token_file=authority.tokens(TOKEN, OTHER_TOKEN)) as learner:
         act(learner, token=TOKEN)
-        act(learner, token=OTHER)
-        expected = "expected a bearer token that this learner knows, found none"
-        assert refusal(Unauthenticated, learner) == expected
-        assert refusal(Unauthenticated, learner, token="a-token-of-the-clusteR") == expected
+        act(learner, token=OTHER_TOKEN)
+        assert refusal(Unauthenticated, learner) == NO_TOKEN
+        assert refusal(Unauthenticated, learner, token="a-token-of-the-clusteR") == WRONG_TOKEN
         assert learner.server.statistics()["count_errors_unauthenticated"] == 2
         assert learner.server.statistics()["count_sessions_begun"] == 2
-    refused = [record for record in caplog.messages if "refused: expected a bearer token" in record]
+    refused = [line for line in caplog.messages if "refused: expected a bearer token" in line]
     assert len(refused) == 2, "one line each"
-    assert TOKEN not in caplog.text
-    assert "clusteR" not in caplog.text
+    for token in (TOKEN, OTHER_TOKEN, "clusteR"):
+        assert token not in caplog.text
 
 
-def test_tokens_are_rotated_without_a_restart(pki: Pki) -> None:
-    with protected(token_file=pki.tokens(TOKEN)) as learner:
-        refusal(Unauthenticated, learner, token=OTHER)
-        pki.tokens(TOKEN, OTHER)
+def test_tokens_are_rotated_without_a_restart(authority: Authority) -> None:
+    with protected(token_file=authority.tokens(TOKEN)) as learner:
+        refusal(Unauthenticated, learner, token=OTHER_TOKEN)
+        authority.tokens(TOKEN, OTHER_TOKEN)
         act(learner, token=TOKEN)
-        act(learner, token=OTHER)
-        pki.tokens(OTHER)
+        act(learner, token=OTHER_TOKEN)
+        authority.tokens(OTHER_TOKEN)
         refusal(Unauthenticated, learner, token=TOKEN)
-        act(learner, token=OTHER)
+        act(learner, token=OTHER_TOKEN)
 
 
-def test_a_broken_new_file_leaves_the_old_tokens_in_force(
-    pki: Pki, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = pki.tokens(TOKEN)
-    with protected(token_file=path) as learner:
+def test_a_broken_new_file_leaves_the_old_tokens_in_force(authority: Authority) -> None:
+    path = authority.tokens(TOKEN)
+    with LogLines("learner.serving.security") as log, protected(token_file=path) as learner:
         Path(path).chmod(0o644)
         act(learner, token=TOKEN)
         Path(path).unlink()
         act(learner, token=TOKEN)
         act(learner, token=TOKEN)
-    complaints = [text for text in caplog.messages if "stays in force" in text]
-    assert len(complaints) == 2, "once for each change"
-    assert "holds a secret that others can reach: chmod o= it" in complaints[0]
+    readable, gone = log.lines()
+    assert "holds a secret that others can reach: chmod o= it; what was read before stays in" in readable
+    assert "cannot be read: No such file or directory; what was read before stays in force" in gone
 
 
-def test_a_token_from_the_environment(pki: Pki) -> None:
+def test_a_token_from_the_environment(authority: Authority) -> None:
     with protected({"SEEDBED_TOKEN": TOKEN}) as learner:
         act(learner, token=TOKEN)
-        act(learner, token_file=pki.tokens(TOKEN, OTHER))
-        refusal(Unauthenticated, learner, token=OTHER)
+        act(learner, token_file=authority.tokens(TOKEN, OTHER_TOKEN))
+        assert refusal(Unauthenticated, learner, token=OTHER_TOKEN) == WRONG_TOKEN
 
 
-def test_a_client_takes_its_token_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEEDBED_TOKEN", TOKEN)
-    assert Credentials().metadata() == (("authorization", f"Bearer {TOKEN}"),)
-    assert TOKEN not in repr(Credentials())
-
-
-def test_local_actors_have_a_token_of_their_own(pki: Pki, tmp_path: Path) -> None:
-    options = LearnerOptions(token_file=pki.tokens(TOKEN), listen="127.0.0.1:0")
-    security = ServerSecurity(options, local_token=OTHER, environ={})
+def test_local_actors_have_a_token_and_an_address_of_their_own(
+    authority: Authority, tmp_path: Path
+) -> None:
+    chosen = LearnerOptions(token_file=authority.tokens(TOKEN), **authority.issue("learner"))
+    security = ServerSecurity(chosen, local_token=OTHER_TOKEN, environ={})
     local = f"unix:{tmp_path}/local"
     with FakeLearner("127.0.0.1:0", security=security, local=local) as learner:
-        act(learner, token=TOKEN)
+        act(learner, token=TOKEN, tls_ca=authority.ca)
         learner.address = local
-        act(learner, token=OTHER)
-        refusal(Unauthenticated, learner)
+        act(learner, token=OTHER_TOKEN)
+        assert refusal(Unauthenticated, learner) == NO_TOKEN
 
 
-def test_without_tokens_nobody_needs_the_local_one() -> None:
-    security = ServerSecurity(LearnerOptions(), local_token=OTHER, environ={})
-    assert security.interceptors() == []
+def test_probes_need_no_token(authority: Authority) -> None:
+    with (
+        protected(token_file=authority.tokens(TOKEN)) as learner,
+        grpc.insecure_channel(learner.address) as channel,
+    ):
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        unknown = channel.unary_unary("/grpc.health.v1.HealthX/Check")
+        with pytest.raises(grpc.RpcError) as refused:
+            unknown(b"")
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
 
 
 # TLS --------------------------------------------------------------------------------------------
 
+UNTRUSTED = (
+    "the learner's certificate is not trusted ({}): compare --tls-ca and the name in --server with the "
+    "learner's --tls-cert"
+)
+CLOSED = (
+    " (this is also what a TLS port says to plain text, or to a client without a certificate it trusts)"
+)
 
-def test_tls_and_mutual_tls(pki: Pki, tmp_path: Path) -> None:
-    certificate, key = pki.issue("learner")
-    own, own_key = pki.issue("actor")
-    stranger, stranger_key = Pki(tmp_path / "other").issue("actor")
-    with protected(tls_cert=certificate, tls_key=key) as learner:
-        act(learner, tls_ca=pki.ca)
-    with protected(tls_cert=certificate, tls_key=key, tls_client_ca=pki.ca) as learner:
-        act(learner, tls_ca=pki.ca, tls_cert=own, tls_key=own_key)
-        hint = "a client without a certificate it trusts"
-        assert hint in refusal(NotServing, learner, tls_ca=pki.ca)
-        both = {"tls_cert": stranger, "tls_key": stranger_key}
-        assert hint in refusal(NotServing, learner, tls_ca=pki.ca, **both)
+
+def test_tls_and_mutual_tls(authority: Authority, stranger: Authority) -> None:
+    tls = authority.issue("learner")
+    with protected(**tls) as learner:
+        act(learner, tls_ca=authority.ca)
+    with protected(**tls, tls_client_ca=authority.ca) as learner:
+        act(learner, tls_ca=authority.ca, **authority.issue("actor"))
+        assert refusal(NotServing, learner, tls_ca=authority.ca).endswith(CLOSED)
+        unknown = stranger.issue("actor")
+        assert refusal(NotServing, learner, tls_ca=authority.ca, **unknown).endswith(CLOSED)
         assert learner.server.statistics()["count_sessions_begun"] == 1
 
 
-def test_certificates_that_are_not_trusted(pki: Pki, tmp_path: Path) -> None:
-    past = (
-        datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
-        datetime.datetime(2021, 1, 1, tzinfo=datetime.UTC),
-    )
-    certificate, key = pki.issue("learner")
-    expired, expired_key = pki.issue("old", not_before=past[0], not_after=past[1])
-    with protected(tls_cert=certificate, tls_key=key) as learner:
-        message = refusal(Unauthenticated, learner, tls_ca=Pki(tmp_path / "other").ca)
-        assert message.startswith("the learner's certificate is not trusted (unable to get local issuer")
-    with protected(tls_cert=expired, tls_key=expired_key) as learner:
-        message = refusal(Unauthenticated, learner, tls_ca=pki.ca)
-        assert message == (
-            "the learner's certificate is not trusted (certificate has expired): compare --tls-ca and "
-            "the name in --server with the learner's --tls-cert"
-        )
+def test_certificates_that_are_not_trusted(authority: Authority, stranger: Authority) -> None:
+    with protected(**authority.issue("learner")) as learner:
+        message = refusal(Unauthenticated, learner, tls_ca=stranger.ca)
+        assert message == UNTRUSTED.format("unable to get local issuer certificate")
+    with protected(**authority.issue("old", **LONG_AGO)) as learner:
+        message = refusal(Unauthenticated, learner, tls_ca=authority.ca)
+        assert message == UNTRUSTED.format("certificate has expired")
+    with protected(**authority.issue("elsewhere", "learner.example.org")) as learner:
+        message = refusal(Unauthenticated, learner, tls_ca=authority.ca)
+        assert message == UNTRUSTED.format("it has another name")
 
 
-def test_plain_text_to_tls_and_tls_to_plain_text(pki: Pki) -> None:
-    certificate, key = pki.issue("learner")
-    with protected(tls_cert=certificate, tls_key=key) as learner:
-        assert "what a TLS port says to plain text" in refusal(NotServing, learner)
+def test_plain_text_to_tls_and_tls_to_plain_text(authority: Authority) -> None:
+    with protected(**authority.issue("learner")) as learner:
+        assert refusal(NotServing, learner).endswith(CLOSED)
     with protected() as learner:
-        message = refusal(Unauthenticated, learner, tls_ca=pki.ca)
+        message = refusal(Unauthenticated, learner, tls_ca=authority.ca)
         assert message == "the learner speaks plain text, not TLS: leave out --tls-ca, or fix it"
 
 
-def test_certificates_are_renewed_without_a_restart(
-    pki: Pki, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = Pki(tmp_path / "other")
-    certificate, key = pki.issue("learner")
-    with protected(tls_cert=certificate, tls_key=key) as learner:
-        act(learner, tls_ca=pki.ca)
-        new, new_key = other.issue("learner")
-        Path(new).replace(certificate)
-        act(learner, tls_ca=pki.ca)
-        assert "expected a certificate and its key" in caplog.text, "until its key has come too"
-        Path(new_key).replace(key)
-        act(learner, tls_ca=other.ca)
-        refusal(Unauthenticated, learner, tls_ca=pki.ca)
+def test_certificates_are_renewed_without_a_restart(authority: Authority, stranger: Authority) -> None:
+    tls = authority.issue("learner")
+    with LogLines("learner.serving.security") as log, protected(**tls) as learner:
+        act(learner, tls_ca=authority.ca)
+        new = stranger.issue("learner")
+        Path(new["tls_cert"]).replace(tls["tls_cert"])
+        act(learner, tls_ca=authority.ca)
+        (said,) = log.lines()
+        assert "expected a certificate and its key" in said, "until its key has come too"
+        Path(new["tls_key"]).replace(tls["tls_key"])
+        act(learner, tls_ca=stranger.ca)
+        refusal(Unauthenticated, learner, tls_ca=authority.ca)
 
 
-# Refusals at start ------------------------------------------------------------------------------
+def test_a_session_survives_a_renewal_on_both_sides(authority: Authority, stranger: Authority) -> None:
+    """The client connects again while its new files are not all there yet."""
+    tls, own = authority.issue("learner"), authority.issue("actor")
+    chosen = {**tls, "tls_client_ca": authority.ca, "token_file": authority.tokens(TOKEN)}
+    with protected(**chosen) as learner:
+        address, port = learner.address, learner.server.port
+        credentials = {**own, "tls_ca": authority.ca, "token_file": chosen["token_file"]}
+        with client(address, **credentials) as session:
+            assert session.act(first(7)) == 7
+            learner.server.end_streams(NotServing("the learner ends"))
+            learner.server.close()
+            authority.tokens()
+            with (
+                LogLines("actor.client") as log,
+                pytest.raises(NotServing, match="expected a token a line, found none"),
+            ):
+                session.act(later(8))
+            assert any("waiting for the learner" in line for line in log.lines())
+            authority.tokens(OTHER_TOKEN)
+            security = ServerSecurity(LearnerOptions(**chosen), environ={})
+            with FakeLearner(f"127.0.0.1:{port}", security=security):
+                assert session.act(later(8)) == 8
 
 
-def refused(environ: Mapping[str, str] | None = None, **options: Any) -> str:
-    with pytest.raises(ConfigError) as refusal:
-        ServerSecurity(LearnerOptions(**options), environ=environ or {})
-    return str(refusal.value)
+def later(number: float) -> TimeStep:
+    no = np.zeros(1, bool)
+    return transition(np.array([number, 0], np.float32), np.ones(1), no, no)
 
 
-@pytest.mark.parametrize("listen", ["0.0.0.0:7777", "[::]:7777", "10.0.0.3:0", "learner.example:7777"])
-def test_an_open_address_needs_tls_and_a_token_or_insecure(pki: Pki, listen: str) -> None:
-    certificate, key = pki.issue("learner")
-    tls = {"tls_cert": certificate, "tls_key": key}
-    start = f"--listen {listen} can be reached from other machines: give --tls-cert and --tls-key, and"
-    assert refused(listen=listen).startswith(start)
-    assert refused(listen=listen, **tls).startswith(start)
-    assert refused({"SEEDBED_TOKEN": TOKEN}, listen=listen).startswith(start)
-    ServerSecurity(LearnerOptions(listen=listen, **tls), environ={"SEEDBED_TOKEN": TOKEN})
-    ServerSecurity(LearnerOptions(listen=listen, insecure=True), environ={})
+# One clear line on each side --------------------------------------------------------------------
+
+PROTECTED_LEARNER = """
+import json, logging, sys, threading
+from learner.config import LearnerOptions
+from learner.serving.security import ServerSecurity
+from tests.fakes import FakeLearner
+logging.basicConfig(level="INFO")
+security = ServerSecurity(LearnerOptions(**json.loads(sys.argv[1])), environ={})
+with FakeLearner("127.0.0.1:0", security=security):
+    threading.Event().wait()
+"""
+
+HANDSHAKE = "Handshake failed with error SSL_ERROR_SSL: .*"
 
 
-@pytest.mark.parametrize(
-    "listen", ["127.0.0.1:7777", "127.8.8.8:1", "[::1]:7777", "localhost:7777", "unix:/tmp/x", None]
-)
-def test_a_private_address_needs_neither(listen: str | None) -> None:
-    ServerSecurity(LearnerOptions(listen=listen), environ={})
+def serve(launch: Launcher, **chosen: Any) -> tuple[Any, str]:
+    learner = launch.python("-c", PROTECTED_LEARNER, json.dumps(chosen))
+    port = learner.says(r"listening on .* \(port (\d+)\)")[1]
+    return learner, f"127.0.0.1:{port}"
 
 
-def test_files_that_cannot_be_used(pki: Pki, tmp_path: Path) -> None:
-    certificate, key = pki.issue("learner")
-    _, other_key = pki.issue("other")
-    tokens = pki.tokens(TOKEN)
-    assert "tokens.gone cannot be read: No such file" in refused(token_file=f"{tokens}.gone")
-    assert "expected a token a line, found none" in refused(token_file=pki.tokens())
-    short = refused(token_file=pki.tokens(TOKEN, "short-secret"))
-    assert "expected tokens of at least 16 ASCII characters without spaces, found another" in short
-    assert "short-secret" not in short
-    assert "SEEDBED_TOKEN: expected tokens of at least" in refused({"SEEDBED_TOKEN": "x"})
-    assert "expected a certificate and its key" in refused(tls_cert=certificate, tls_key=other_key)
-    assert "expected a certificate and its key" in refused(tls_cert=tokens, tls_key=key)
-    Path(key).chmod(0o604)
-    assert f"--tls-key {key} has mode 0604, and holds a secret that others can reach" in refused(
-        tls_cert=certificate, tls_key=key
+def refused_actor(launch: Launcher, address: str, **chosen: Any) -> str:
+    """The last line of an actor, which ends with status 1."""
+    actor = launch.actor(
+        *options(server=address, env="CartPole-v1", num_envs=1, connect_timeout_seconds=0.5, **chosen)
     )
-    Path(key).chmod(0o640)  # Kubernetes' fsGroup.
-    ServerSecurity(LearnerOptions(tls_cert=certificate, tls_key=key), environ={})
+    assert actor.status() == 1, actor.stderr
+    return actor.stderr.splitlines()[-1]
 
 
-def test_options_that_need_each_other(pki: Pki) -> None:
-    with pytest.raises(ConfigError, match="--tls-cert and --tls-key go together"):
-        LearnerOptions(tls_cert="x")
-    with pytest.raises(ConfigError, match="--tls-client-ca needs TLS"):
-        LearnerOptions(tls_client_ca="x")
-    with pytest.raises(ConfigError, match="--tls-cert and --tls-key go together"):
-        Credentials(tls_ca="x", tls_key="x")
-    with pytest.raises(ConfigError, match="--tls-cert needs TLS: give --tls-ca too"):
-        Credentials(tls_cert="x", tls_key="x")
+def test_each_side_says_why_a_handshake_failed(
+    launch: Launcher, authority: Authority, stranger: Authority
+) -> None:
+    learner, address = serve(launch, **authority.issue("learner"))
+    said = refused_actor(launch, address, tls_ca=stranger.ca)
+    assert said.endswith(UNTRUSTED.format("unable to get local issuer certificate"))
+    learner.says(HANDSHAKE + "ALERT_UNKNOWN_CA")
+    assert refused_actor(launch, address).endswith(CLOSED)
+    learner.says(HANDSHAKE + "WRONG_VERSION_NUMBER")
 
 
-def test_a_token_is_not_sent_over_a_network_in_plain_text() -> None:
-    with pytest.raises(ConfigError, match="a token would travel over the network in plain text"):
-        Credentials(token=TOKEN).check("10.0.0.3:7777")
-    Credentials(token=TOKEN, insecure=True).check("10.0.0.3:7777")
-    Credentials(token=TOKEN).check("127.0.0.1:7777")
-    Credentials(token=TOKEN).check("unix:/tmp/x")
+def test_each_side_says_that_the_learner_is_another(launch: Launcher, authority: Authority) -> None:
+    learner, address = serve(launch, **authority.issue("old", **LONG_AGO))
+    said = refused_actor(launch, address, tls_ca=authority.ca)
+    assert said.endswith(UNTRUSTED.format("certificate has expired"))
+    learner.says(HANDSHAKE + "ALERT_CERTIFICATE_EXPIRED")
+
+    learner, address = serve(launch, **authority.issue("elsewhere", "learner.example.org"))
+    said = refused_actor(launch, address, tls_ca=authority.ca)
+    assert said.endswith(UNTRUSTED.format("it has another name"))
+    learner.says(HANDSHAKE + "ALERT_BAD_CERTIFICATE")
+
+
+def test_each_side_says_that_the_actor_is_not_trusted(launch: Launcher, authority: Authority) -> None:
+    both = {"tls_client_ca": authority.ca, "token_file": authority.tokens(TOKEN)}
+    learner, address = serve(launch, **authority.issue("learner"), **both)
+    expired = authority.issue("old", **LONG_AGO)
+    assert refused_actor(launch, address, tls_ca=authority.ca).endswith(CLOSED)
+    learner.says(HANDSHAKE + "PEER_DID_NOT_RETURN_A_CERTIFICATE")
+    assert refused_actor(launch, address, tls_ca=authority.ca, **expired).endswith(CLOSED)
+    learner.says(HANDSHAKE + "certificate has expired")
+    said = refused_actor(launch, address, tls_ca=authority.ca, **authority.issue("actor"))
+    assert said == f"seedbed-actor: error: {NO_TOKEN}"
+    learner.says(r"ipv4:127\.0\.0\.1:\d+: refused: expected a bearer token .*, found none")
+    assert TOKEN not in learner.stderr
 
 
 # Unix sockets -----------------------------------------------------------------------------------
@@ -292,11 +324,60 @@ def test_a_unix_socket_is_its_owners_alone(tmp_path: Path) -> None:
         os.umask(before)
 
 
-def test_a_local_address_beside_the_public_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        caplog.at_level(logging.INFO),
-        FakeLearner("127.0.0.1:0", local=f"unix:{tmp_path}/local") as learner,
-    ):
+def test_a_local_address_beside_the_public_one(tmp_path: Path) -> None:
+    with FakeLearner("127.0.0.1:0", local=f"unix:{tmp_path}/local") as learner:
         act(learner)
         learner.address = f"unix:{tmp_path}/local"
         act(learner)
+
+
+# A whole run ------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(240)
+def test_a_protected_run_with_actors_here_and_elsewhere(
+    launch: Launcher, authority: Authority, tmp_path: Path
+) -> None:
+    tls, tokens = authority.issue("learner"), authority.tokens(TOKEN)
+    address, logdir = f"127.0.0.1:{free_port()}", tmp_path / "run"
+    relative = {name: Path(path).name for name, path in {**tls, "token_file": tokens}.items()}
+    sizes = {"env": "CartPole-v1", "num_actors": 1, "envs_per_actor": 2, "total_steps": 10_000_000}
+    learner = launch.seedbed(
+        "train",
+        *options(listen=address, logdir=logdir, tls_client_ca="ca.pem", **sizes, **relative),
+        cwd=Path(tokens).parent,
+    )
+    learner.says("local 0: brings 2 environments")
+    elsewhere = {"server": address, "env": "CartPole-v1", "num_envs": 1, "tls_ca": authority.ca}
+    actor = launch.actor(
+        *options(name="elsewhere", **elsewhere, **authority.issue("actor")),
+        environ={"SEEDBED_TOKEN": TOKEN},
+    )
+    learner.says("elsewhere: brings 1 environments")
+    assert refused_actor(launch, address).endswith(CLOSED)
+    learner.says(HANDSHAKE + "WRONG_VERSION_NUMBER")
+
+    config = (logdir / "config.toml").read_text()
+    for path in (*tls.values(), tokens, authority.ca):
+        assert f'"{path}"' in config, "as good from any working directory"
+    (local,) = (pid for pid in launch.left_by(learner) if b"--name=local 0" in command(pid))
+    environ = (Path("/proc") / str(local) / "environ").read_bytes().split(b"\0")
+    (token,) = (each.partition(b"=")[2] for each in environ if each.startswith(b"SEEDBED_TOKEN="))
+    assert token.decode() != TOKEN
+    assert token not in command(local)
+    for kept in [learner.stderr, *(read(path) for path in logdir.rglob("*") if path.is_file())]:
+        assert TOKEN not in kept
+        assert token.decode() not in kept
+
+    learner.signal(signal.SIGTERM)
+    assert learner.status() == 0, learner.stderr
+    actor.signal(signal.SIGTERM)
+    assert actor.status() == 0, actor.stderr
+
+
+def command(pid: int) -> bytes:
+    return (Path("/proc") / str(pid) / "cmdline").read_bytes()
+
+
+def read(path: Path) -> str:
+    return path.read_bytes().decode("latin-1")
