@@ -13,7 +13,8 @@ from protos.errors import TrainingFailure
 logger = logging.getLogger(__name__)
 
 SKIPPED = "skipped_updates"
-"""Name, among what an update returns, of the count of the updates that were skipped so far."""
+"""Name, among what an update returns, of the count of the updates that were skipped so far; an agent that
+skips none need not say so."""
 
 
 class SkippedUpdates:
@@ -42,7 +43,7 @@ class SkippedUpdates:
         Raises:
             TrainingFailure: too many in a row were skipped; the batch is saved.
         """
-        total = int(outputs[SKIPPED])
+        total = int(outputs.get(SKIPPED, 0))
         skipped = self._total is not None and total > self._total
         self._total = total
         self._updates += 1
