@@ -65,9 +65,9 @@ class Agent(Protocol):
             progress: float32 scalar, part of the run's environment steps that are done, for schedules.
 
         Returns:
-            Scalars to report, "loss" among them, and "skipped_updates" (how many updates were left out so
-            far, since they were not finite) if the agent leaves any out; and under `PRIORITIES`, if the algorithm has any, the
-            batch's new priorities for replay.
+            Scalars to report, "loss" among them, and "skipped_updates" (how many were left out so far,
+            since they were not finite) if the agent leaves any out; and under `PRIORITIES`, if the
+            algorithm has any, the batch's new priorities for replay.
         """
         ...
 

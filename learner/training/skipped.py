@@ -13,8 +13,8 @@ from protos.errors import TrainingFailure
 logger = logging.getLogger(__name__)
 
 SKIPPED = "skipped_updates"
-"""Name, among what an update returns, of the count of the updates that were skipped so far; an agent that
-skips none need not say so."""
+"""Name, among what an update returns, of the count of the updates that were skipped so far; an agent
+that skips none need not say so."""
 
 
 class SkippedUpdates:
