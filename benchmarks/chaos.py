@@ -30,7 +30,6 @@ from benchmarks.faults.cluster import ENDLESS, ActorProcess, Cluster, ClusterFai
 from benchmarks.faults.ledger import STEPS, Event
 from benchmarks.faults.proof import Proof
 from benchmarks.measure import Meter, Window
-from benchmarks.startup import wait_until_serving
 from protos.options import check_ranges, option, parse
 
 RECOVERED = 0.9
@@ -150,15 +149,10 @@ class Restart:
 
     rate_before: float
     """environment steps a second"""
-    serving_seconds: float
-    """until its health check said SERVING"""
     first_answer_seconds: float
+    """until it answered a step: it serves, and the first actor is back"""
     recovered_seconds: float
     """until the end of the first window with 90 % of the rate before"""
-
-    @property
-    def recovered_after_serving_seconds(self) -> float:
-        return self.recovered_seconds - self.serving_seconds
 
 
 def measure_restart(cluster: Cluster, quiet_seconds: float) -> Restart:
@@ -172,8 +166,6 @@ def measure_restart(cluster: Cluster, quiet_seconds: float) -> Restart:
     cluster.until_saved()
     cluster.kill_learner()
     learner = cluster.learner
-    wait_until_serving(f"127.0.0.1:{learner.port}")
-    serving = time.time() - learner.started_at
     arrived: list[tuple[float, int]] = []
 
     def recovered() -> bool:
@@ -184,7 +176,7 @@ def measure_restart(cluster: Cluster, quiet_seconds: float) -> Restart:
     end = first_window(arrived, RECOVERED * rate)
     assert end is not None
     began = learner.started_at
-    return Restart(rate, serving, arrived[0][0] - began, end - began)
+    return Restart(rate, arrived[0][0] - began, end - began)
 
 
 def _watch(cluster: Cluster, seconds: float) -> int:
@@ -251,10 +243,8 @@ def _result(
         "env_steps": reached,
         "restart": {
             "rate_before": restart.rate_before,
-            "serving_seconds": restart.serving_seconds,
             "first_answer_seconds": restart.first_answer_seconds,
             "recovered_seconds": restart.recovered_seconds,
-            "recovered_after_serving_seconds": restart.recovered_after_serving_seconds,
         },
     }
 
@@ -269,10 +259,8 @@ def tables(options: ChaosOptions, result: dict[str, Any]) -> list[str]:
     ]
     back = [
         ["steps/s before", restart["rate_before"]],
-        ["s from start to SERVING", restart["serving_seconds"]],
         ["s from start to the first answer", restart["first_answer_seconds"]],
         ["s from start to 90 % of the rate", restart["recovered_seconds"]],
-        ["s from SERVING to 90 % of the rate", restart["recovered_after_serving_seconds"]],
     ]
     verdict = (
         "nothing was lost" if result["lost_nothing"] else "LOST:\n" + "\n".join(result["faults_found"])

@@ -1,5 +1,6 @@
 """The gRPC server around the service: addresses, health, reflection, strangers, its end."""
 
+import gc
 import socket
 from pathlib import Path
 
@@ -44,6 +45,16 @@ def test_reflection_describes_the_service(learner: FakeLearner) -> None:
         assert SERVICE_NAME in database.get_services()
         file = database.FindFileContainingSymbol(SERVICE_NAME)
         assert [method.name for method in file.service[0].method] == ["Act"]
+
+
+def test_close_cuts_off_a_client_that_does_not_listen_and_nothing_else(address: str) -> None:
+    """Such as one that is stopped (SIGSTOP): gRPC's own tasks come to their end all the same."""
+    learner = FakeLearner(address)
+    with LogLines("asyncio") as log, learner, Stream(address) as stream:
+        stream.open()
+        learner.server.close()
+        gc.collect()
+        assert log.lines() == []
 
 
 def refused(listen: str) -> str:
