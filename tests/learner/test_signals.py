@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from functools import partial
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +22,11 @@ def restored() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)]
 )
-def test_each_wakes_once_and_decides_the_status(number: int, status: int) -> None:
+def test_each_wakes_once_and_decides_the_status(
+    number: signal.Signals, status: int, request: pytest.FixtureRequest
+) -> None:
+    # Where the tests themselves run under nohup, SIGHUP would stay ignored.
+    request.addfinalizer(partial(signal.signal, number, signal.signal(number, signal.SIG_DFL)))
     woken = threading.Event()
     with ending_signals(woken.set) as received:
         assert not received
