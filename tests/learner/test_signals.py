@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-from functools import partial
 from collections.abc import Iterator
 
 import pytest
@@ -22,11 +21,9 @@ def restored() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)]
 )
-def test_each_wakes_once_and_decides_the_status(
-    number: signal.Signals, status: int, request: pytest.FixtureRequest
-) -> None:
+def test_each_wakes_once_and_decides_the_status(number: int, status: int) -> None:
     # Where the tests themselves run under nohup, SIGHUP would stay ignored.
-    request.addfinalizer(partial(signal.signal, number, signal.signal(number, signal.SIG_DFL)))
+    signal.signal(number, signal.SIG_DFL)
     woken = threading.Event()
     with ending_signals(woken.set) as received:
         assert not received
