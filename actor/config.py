@@ -5,7 +5,7 @@ from typing import Literal
 
 from actor.credentials import Credentials
 from protos.errors import ConfigError
-from protos.options import check_ranges, check_video, option
+from protos.options import check_ranges, check_server, check_video, option
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ActorOptions:
         if not self.env:
             raise ConfigError("--env is required: what to step")
         check_video(self.video)
-        _check_server(self.server)
+        check_server(self.server)
         self.credentials()
 
     def credentials(self) -> Credentials:
@@ -75,10 +75,3 @@ class ActorOptions:
             token_file=self.token_file,
             insecure=self.insecure,
         )
-
-
-def _check_server(server: str) -> None:
-    host, _, port = server.rpartition(":")
-    is_network = host != "" and port.isdecimal() and 0 < int(port) < 65_536
-    if not (is_network or (server.startswith("unix:") and server != "unix:")):
-        raise ConfigError(f"--server {server}: expected HOST:PORT or unix:PATH")

@@ -98,7 +98,7 @@ class Faults:
                 self._break_one()
                 next_fault = now + self._about(self._options.fault_seconds)
             self._cluster.poll()
-            time.sleep(0.02)
+            time.sleep(0.02)  # Faults come by the clock: how often to look at it.
         while self._mending:
             heapq.heappop(self._mending)[2]()
 
@@ -184,7 +184,7 @@ def _watch(cluster: Cluster, seconds: float) -> int:
     rows, ends = 0, time.monotonic() + seconds
     cluster.poll()
     while time.monotonic() < ends:
-        time.sleep(0.05)
+        time.sleep(0.05)  # How fine the rate's time is; nothing waits for it.
         rows += sum(len(event.payload) for event in _steps(cluster.poll()))
     return rows
 

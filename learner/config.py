@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from learner.agent_options import REPLAY_AGENTS, AgentOptions
 from protos.errors import ConfigError
-from protos.options import check_ranges, check_video, option
+from protos.options import check_ranges, check_server, check_video, option
 
 
 @dataclass(frozen=True)
@@ -290,14 +290,7 @@ class ReplayOptions:
         check_ranges(self)
         if self.file is None:
             raise ConfigError("--file is required: the recording to replay")
-        _check_server(self.server)
-
-
-def _check_server(server: str) -> None:
-    host, _, port = server.rpartition(":")
-    is_network = host != "" and port.isdecimal() and 0 < int(port) < 65_536
-    if not (is_network or (server.startswith("unix:") and server != "unix:")):
-        raise ConfigError(f"--server {server}: expected HOST:PORT or unix:PATH")
+        check_server(self.server)
 
 
 @dataclass(frozen=True)

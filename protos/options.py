@@ -148,6 +148,18 @@ def _check_range(name: str, number: float, limits: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name} {number}: expected {words} {limits[key]}")
 
 
+def check_server(server: str) -> None:
+    """Refuse what is no address to connect to.
+
+    Raises:
+        ConfigError: it is neither HOST:PORT nor unix:PATH.
+    """
+    host, _, port = server.rpartition(":")
+    is_network = host != "" and port.isdecimal() and 0 < int(port) < 65_536
+    if not (is_network or (server.startswith("unix:") and server != "unix:")):
+        raise ConfigError(f"--server {server}: expected HOST:PORT or unix:PATH")
+
+
 def check_video(video: str | None) -> None:
     """Check the name of the file that --video names, if it names one.
 

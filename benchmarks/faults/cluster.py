@@ -362,7 +362,7 @@ class Cluster:
         while not holds():
             if time.monotonic() > deadline:
                 raise ClusterFailure(f"expected within {PATIENCE_SECONDS:g} s: {what}")
-            time.sleep(0.02)
+            time.sleep(0.02)  # The ledgers are files of other processes, which nothing announces.
             self.poll()
 
     def until_active(self, actors: Sequence[ActorProcess] | None = None, rows: int = 50) -> None:
