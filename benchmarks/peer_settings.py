@@ -58,20 +58,19 @@ _VECTORISED: Mapping[str, Any] = {"actors": 1, "extra": {"splits": 2}}
 
 BEST: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "seedbed": {
-        "W1": {"envs_per_actor": 256, "batch_steps": 8192},
-        "W2": {"envs_per_actor": 32, "unroll_length": 20, "batch_steps": 640},
-        # The defaults of `seedbed train`.
+        "W1": {"envs_per_actor": 2048, "unroll_length": 16, "batch_steps": 32_768},
+        "W2": {"actors": 4, "envs_per_actor": 32, "unroll_length": 20, "batch_steps": 640},
+        # Those of the preset cartpole-ppo.
         "W3": {
-            "envs_per_actor": 16,
-            "unroll_length": 16,
-            "batch_steps": 128,
-            "learning_rate": 2e-3,
-            "extra": {"learning_rate_schedule": "linear", "total_steps": 500_000},
+            "envs_per_actor": 16, "batch_steps": 1024, "learning_rate": 2e-3, "discount": 0.98,
+            "entropy_cost": 0.0,
+            "extra": {
+                "agent": "ppo", "algorithm": "PPO", "epochs": 8, "minibatches": 4, "lock_step": True,
+                "learning_rate_schedule": "linear", "total_steps": 100_000,
+                "trace_lambda": None, "value_cost": None,
+            },
         },
-        # Those of its preset for Atari.
-        "W4": {
-            "envs_per_actor": 16, "unroll_length": 20, "batch_steps": 320, "learning_rate": 6e-4,
-        },
+        "W4": {"actors": 4, "envs_per_actor": 32, "unroll_length": 20, "batch_steps": 640},
         "W5": {"actors": 16, "envs_per_actor": 1},
         "W6": {"envs_per_actor": 32},
     },

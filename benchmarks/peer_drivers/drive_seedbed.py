@@ -3,7 +3,7 @@
     python -m benchmarks.peer_drivers.drive_seedbed SETTINGS
 
 `extra`: options of `seedbed train` that win over those that follow from the settings; None leaves an
-option at its default.
+option at its default. `algorithm` among them is only the table's name of it.
 """
 
 import json
@@ -49,17 +49,20 @@ def options(settings: Settings) -> dict[str, Any]:
         "log_interval_seconds": 0.25,
         **settings.extra,
     }
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: v for name, v in values.items() if v is not None and name != "algorithm"}
 
 
 def command(values: Mapping[str, Any], logdir: Path) -> list[str]:
     """The command line of the run."""
-    flags = [
-        f"--{name.replace('_', '-')}={json.dumps(value) if isinstance(value, list) else value}"
-        for name, value in values.items()
-    ]
-    run = [sys.executable, "-m", "learner", "train", *flags]
+    run = [sys.executable, "-m", "learner", "train", *(_flag(*item) for item in values.items())]
     return [*run, f"--logdir={logdir}", "--progress=none"]
+
+
+def _flag(name: str, value: Any) -> str:
+    name = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name}={json.dumps(value) if isinstance(value, list) else value}"
 
 
 def trained_steps(line: Mapping[str, Any], unroll_length: int, batch_size: int) -> float:
