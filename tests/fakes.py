@@ -75,6 +75,7 @@ class FakeLearner:
         open_timeout_seconds: float = 30.0,
         max_message_rate: int = 0,
         local: str | None = None,
+        health_listen: str | None = None,
         security: ServerSecurity | None = None,
         recorder: Recorder | None = None,
         starting: bool = False,
@@ -95,6 +96,7 @@ class FakeLearner:
             max_message_rate=max_message_rate,
             recorder=recorder,
             local=local,
+            health_listen=health_listen,
             security=security,
         )
         self._starting = starting
