@@ -4,10 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from prometheus_client.metrics_core import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
 from learner.local_actors import LocalActors
 from learner.serving.recorder import FileRecorder
@@ -17,17 +15,9 @@ from learner.telemetry.report import Report, metrics
 from learner.telemetry.statistics import Histogram, Registry
 from tests.fakes import FakeLearner, LogLines
 from tests.learner.serving.wire import Stream, step
+from tests.learner.telemetry.scraping import everything, exposed, report
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
-
-
-def exposed(prometheus: PrometheusMetrics) -> dict[str, Metric]:
-    """The families of the learner and the process, by the names that Prometheus stores."""
-    families = text_string_to_metric_families(prometheus.exposition().decode())
-    return {
-        f"{family.name}_total" if family.type == "counter" else family.name: family
-        for family in families
-    }
 
 
 def samples(family: Metric) -> dict[tuple[str, ...], float]:
@@ -37,40 +27,6 @@ def samples(family: Metric) -> dict[tuple[str, ...], float]:
 def value(prometheus: PrometheusMetrics, name: str) -> float:
     (number,) = samples(exposed(prometheus)[name]).values()
     return number
-
-
-def report(**changes: Any) -> Report:
-    given: dict[str, Any] = {"env_steps": 9, "total_steps": 10, "seconds": 1.0, "steps_per_second": 1.0}
-    return Report(**{**given, **changes})
-
-
-def whole() -> PrometheusMetrics:
-    """Of a learner that has every part, after its first interval."""
-    registry = Registry()
-    parts: dict[str, dict[str, float]] = {}
-    spreads: dict[str, Histogram] = {}
-    for metric in METRICS:
-        part, _, key = metric.source.partition("/")
-        if metric.kind is Kind.HISTOGRAM:
-            spreads[metric.source] = Histogram([1.0])
-        elif key:
-            keys = [key.format(value) for value in metric.values or [""]]
-            parts.setdefault(part, {}).update(dict.fromkeys(keys, 1.0))
-    for name, numbers in parts.items():
-        registry.register(name, numbers.copy)
-    for name in {source.partition("/")[0] for source in spreads}:
-        registry.register_spreads(
-            name,
-            lambda name=name: {
-                source.partition("/")[2]: histogram.spread()
-                for source, histogram in spreads.items()
-                if source.startswith(f"{name}/")
-            },
-        )
-    prometheus = PrometheusMetrics(registry, frames_per_step=4)
-    full = report(mean_return_100=1.0, actors_idle=0.5)
-    prometheus.note(full, metrics(full, {}))
-    return prometheus
 
 
 # The format -------------------------------------------------------------------------------------
@@ -87,7 +43,7 @@ def test_names_follow_prometheus_conventions() -> None:
 
 
 def test_each_metric_has_its_type_and_meaning() -> None:
-    families = exposed(whole())
+    families = exposed(everything())
     for metric in METRICS:
         family = families[metric.name]
         assert (family.type, family.documentation) == (metric.kind, metric.meaning)
@@ -256,7 +212,7 @@ def documented() -> dict[str, Row]:
 
 def exported() -> Mapping[str, Row]:
     rows = {}
-    for name, family in exposed(whole()).items():
+    for name, family in exposed(everything()).items():
         labels = {label for sample in family.samples for label in sample.labels if label != "le"}
         rows[name] = (family.type, ", ".join(f"`{label}`" for label in sorted(labels)) or "-", name)
     return rows
