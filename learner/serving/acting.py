@@ -9,7 +9,7 @@ from learner.serving.inference import Experience, InferenceWorker, PolicyFunctio
 from learner.serving.leases import Lane
 from learner.serving.slots import Slots
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.statistics import BusyClock, Spread, durations, merged
+from learner.telemetry.statistics import BusyClock, Durations, Spread, merged
 from learner.threads import Threads
 from learner.training.weights import PublishedWeights
 from protos.specs import EnvironmentSpec
@@ -64,7 +64,7 @@ class Acting:
         self.policy.warm_up(InferenceBatch(spec.observation, max_rows, num_slots))
         self.clocks = {f"{name} {index}": BusyClock() for index in range(num_threads)}
         """what each inference thread is busy with, by its name"""
-        self._latencies = {name: durations() for name in self.clocks}
+        self._latencies = {name: Durations() for name in self.clocks}
 
     @property
     def layout(self) -> Layout:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learner.telemetry.statistics import Clock, Histogram, Spread, durations
+from learner.telemetry.statistics import Clock, Durations, Histogram, Spread
 from protos.specs import ArraySpec
 
 
@@ -126,7 +126,7 @@ class Batcher:
         self._rows = 0
         self._clock = clock
         self._batch_rows = Histogram([2**power for power in range((max_rows - 1).bit_length() + 1)])
-        self._batch_wait = durations()
+        self._batch_wait = Durations()
         self._lock = threading.Lock()
         self._ready = threading.Condition(self._lock)
 

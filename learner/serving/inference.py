@@ -16,7 +16,7 @@ from learner.graph import Graph
 from learner.serving.batcher import InferenceBatch
 from learner.serving.env_state import StateTables
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.statistics import BusyClock, Histogram
+from learner.telemetry.statistics import BusyClock, Durations
 from learner.training.weights import PublishedWeights
 from protos.specs import ArraySpec
 
@@ -174,7 +174,7 @@ class InferenceWorker:
         policy: PolicyFunction,
         weights: PublishedWeights,
         clock: BusyClock,
-        latency: Histogram,
+        latency: Durations,
         episodes: EpisodeTracker,
         experience: Experience,
     ) -> None:
@@ -191,7 +191,7 @@ class InferenceWorker:
             # Before the policy acts: what it then acts with is as new as can be.
             if not self._experience.wait_for_room():
                 return
-            with self._latency.time():
+            with self._latency.measured():
                 with self._weights.reading() as version, self._clock.busy():
                     answer = self._policy(batch)
                 with self._clock.busy():

@@ -6,9 +6,9 @@ the last interval's report is told.
 """
 
 import importlib.metadata
-import math
 import platform
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,7 +17,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from learner.telemetry.exported import METRICS, Exported, Kind
 from learner.telemetry.report import Report
@@ -112,10 +111,8 @@ def _family(metric: Exported, numbers: Mapping[str, float], parts: set[str]) -> 
 
 
 def _histogram(metric: Exported, spread: Spread) -> Metric:
-    buckets, so_far = [], 0
-    for bound, count in zip([*spread.bounds, math.inf], spread.counts, strict=True):
-        so_far += count
-        buckets.append((floatToGoString(bound), float(so_far)))
+    names = [*(str(float(bound)) for bound in spread.bounds), "+Inf"]
+    buckets = list(zip(names, accumulate(map(float, spread.counts)), strict=True))
     return HistogramMetricFamily(metric.name, metric.meaning, buckets, spread.total)
 
 

@@ -9,8 +9,7 @@ microsecond.
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
@@ -199,16 +198,39 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._total += value
 
-    @contextmanager
-    def time(self, clock: Clock = time.monotonic) -> Iterator[None]:
-        """Add the seconds that the context takes, unless it fails."""
-        begun = clock()
-        yield
-        self.add(clock() - begun)
-
     def spread(self) -> Spread:
         """What was added so far; the sum may be one value behind the counts."""
         return Spread(self._bounds, tuple(self._counts), self._total)
+
+
+class Durations(Histogram):
+    """Seconds, from a tenth of a millisecond to ten seconds: `with durations.measured(): work()`.
+
+    What fails is not counted. It does not nest.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        super().__init__(
+            [digit * 10.0**power for power in range(-4, 1) for digit in (1, 2.5, 5)] + [10.0]
+        )
+        self._clock = clock
+        self._begun = 0.0
+
+    def measured(self) -> "Durations":
+        """A context of work."""
+        return self
+
+    def __enter__(self) -> None:
+        self._begun = self._clock()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.add(self._clock() - self._begun)
 
 
 def merged(histograms: Sequence[Histogram]) -> Spread:
@@ -216,11 +238,6 @@ def merged(histograms: Sequence[Histogram]) -> Spread:
     spreads = [histogram.spread() for histogram in histograms]
     counts = tuple(sum(counts) for counts in zip(*(spread.counts for spread in spreads), strict=True))
     return Spread(spreads[0].bounds, counts, sum(spread.total for spread in spreads))
-
-
-def durations() -> Histogram:
-    """A histogram for seconds, from a tenth of a millisecond to ten seconds."""
-    return Histogram([digit * 10.0**power for power in range(-4, 1) for digit in (1, 2.5, 5)] + [10.0])
 
 
 class Stopwatch:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from learner.agents.agent import PRIORITIES
 from learner.experience.prefetch import Prepared
 from learner.experience.trajectory import Batch, Tensor
-from learner.telemetry.statistics import BusyClock, Histogram, RunningMean, Spread, durations
+from learner.telemetry.statistics import BusyClock, Durations, Histogram, RunningMean, Spread
 from learner.training.weights import PublishedWeights
 
 _LAGS = [0, *(2**power for power in range(18))]
@@ -51,13 +51,13 @@ class Trainer:
         self._check = check
         self._after_update = after_update
         self._scalars: Mapping[str, Tensor] = {}
-        self._durations = durations()
+        self._durations = Durations()
         self._lags = Histogram(_LAGS)
 
     def run(self) -> None:
         """Train until the batches end, or `after_update` (which gets the new version) says False."""
         for batch, on_trained in self._awaited():
-            with self._clock.busy(), self._durations.time():
+            with self._clock.busy(), self._durations.measured():
                 self._note_lag(batch)
                 outputs = dict(self._update(batch, self._progress()))
                 self._check(batch, outputs)

@@ -14,7 +14,7 @@ from learner.serving.batcher import InferenceBatch, Request
 from learner.serving.env_state import StateTables
 from learner.serving.inference import InferenceWorker, PolicyAnswer, PolicyFunction, bucket_sizes
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.statistics import BusyClock, durations
+from learner.telemetry.statistics import BusyClock, Durations
 from learner.training.weights import PublishedWeights
 from protos import inference_pb2 as pb
 from tests.fakes import SPEC, SumPolicy, observation
@@ -212,7 +212,7 @@ class Story:
         self.events: list[tuple[str, Any]] = []
         self.weights = PublishedWeights(lambda: None, version=5)
         self.clock = BusyClock()
-        self.latency = durations()
+        self.latency = Durations()
         self.episodes = EpisodeTracker(SLOTS)
         self._keep = keep
         self._room = room

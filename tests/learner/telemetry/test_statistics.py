@@ -7,6 +7,7 @@ import pytest
 
 from learner.telemetry.statistics import (
     BusyClock,
+    Durations,
     Histogram,
     Rate,
     Ratio,
@@ -14,7 +15,6 @@ from learner.telemetry.statistics import (
     RunningMean,
     Spread,
     Stopwatch,
-    durations,
     merged,
 )
 
@@ -179,18 +179,19 @@ def test_histogram_counts_values_up_to_each_bound() -> None:
     assert rows.spread() == Spread((1, 2, 4), (2, 1, 2, 1), 15.5)
 
 
-def test_histogram_times_what_succeeds() -> None:
+def test_durations_are_those_of_what_succeeds() -> None:
     now = FakeClock()
-    seconds = Histogram([1, 2])
-    with seconds.time(now):
+    seconds = Durations(now)
+    with seconds.measured():
         now.now += 1.5
-    with suppress(KeyError), seconds.time(now):
+    with suppress(KeyError), seconds.measured():
         raise KeyError
-    assert seconds.spread() == Spread((1, 2), (0, 1, 0), 1.5)
+    spread = seconds.spread()
+    assert (sum(spread.counts), spread.counts[spread.bounds.index(2.5)], spread.total) == (1, 1, 1.5)
 
 
 def test_durations_reach_from_a_tenth_of_a_millisecond_to_ten_seconds() -> None:
-    bounds = durations().spread().bounds
+    bounds = Durations().spread().bounds
     assert bounds == tuple(sorted(set(bounds)))
     assert (bounds[0], bounds[-1]) == (pytest.approx(1e-4), 10)
 
