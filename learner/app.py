@@ -99,7 +99,7 @@ class Learner:
             restore_replay(self._experience, saved)
 
         # Learning: batches -> weights -> the acting copy.
-        self._training_clock = BusyClock()
+        self._training_clock, self._data_wait_clock = BusyClock(), BusyClock()
         self._skipped = SkippedUpdates(
             options.max_skipped_updates, offending_batch, before=None if restored else 0
         )
@@ -108,6 +108,7 @@ class Learner:
             self._experience.prefetcher,
             self.weights,
             self._training_clock,
+            self._data_wait_clock,
             progress=self._progress,
             version=version,
             check=self._skipped.note,
@@ -127,16 +128,21 @@ class Learner:
             "episodes": self.episodes,
             **self._experience.parts(),
             "trainer": self.trainer,
+            "updates": self._skipped,
             "checkpoints": checkpoints,
             **({"evaluation": self.evaluator.evaluations} if self.evaluator else {}),
         }
         for name, part in reporting.items():
             registry.register(name, part.statistics)
+        registry.register_spreads("acting", self._acting.spreads)
+        registry.register_spreads("episodes", self.episodes.spreads)
+        registry.register_spreads("trainer", self.trainer.spreads)
         self._saved, self._saved_at = self._moment(), time.monotonic()
         self._warned: Mapping[str, float] = {}
         self._step_rate = Rate(self.episodes.env_steps)
         self._rows_per_batch = Ratio()
         self._actors_idle = Ratio()
+        self._event_loop, self._queue_full = Rate(), Rate()
 
     def start(self, threads: Threads) -> None:
         """Start the inference and prefetch threads; the caller's thread trains with `trainer.run`."""
@@ -249,8 +255,11 @@ class Learner:
             actors=int(serving["streams"]),
             environments=int(serving["environments"]),
             training_busy=self._training_clock.busy_fraction(),
+            training_data_wait=self._data_wait_clock.busy_fraction(),
             inference_busy=self._acting.busy_fraction(),
             actors_idle=self._actors_idle.of(waiting, waiting + acting),
+            event_loop_busy=min(self._event_loop.per_second(serving["event_loop_cpu_seconds"]), 1.0),
+            queue_full=min(self._queue_full.per_second(queue["full_seconds"]), 1.0),
             queue_depth=int(queue["depth"]),
             queue_capacity=int(queue["capacity"]),
             evaluation=self._last_evaluation(),

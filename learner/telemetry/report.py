@@ -35,12 +35,18 @@ class Report:
     """environments of these sessions"""
     training_busy: float = 0.0
     """part of its time that the training thread works, 0 to 1"""
+    training_data_wait: float = 0.0
+    """part of its time that the training thread waits for a batch, 0 to 1"""
     inference_busy: float = 0.0
     """part of their time that the inference threads work, 0 to 1"""
     actors_idle: float | None = None
     """part of their time that environments wait for actions, 0 to 1; None if it is not known"""
     evaluation: float | None = None
     """mean return of the last evaluation; None if there is none"""
+    event_loop_busy: float = 0.0
+    """part of the time that the event loop's thread computes, 0 to 1"""
+    queue_full: float = 0.0
+    """part of the time that the queue had no room, so that acting waited, 0 to 1"""
     queue_depth: int = 0
     """finished unrolls that wait for training"""
     queue_capacity: int = 0
