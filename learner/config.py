@@ -136,6 +136,20 @@ class LearnerOptions(AgentOptions):
         above=0,
         at_most=604_800,
     )
+    drain_seconds: float = option(
+        0.0,
+        "most seconds that ending may take, counted from the signal, the failure or the run's end; then "
+        "the process ends with status 1, and says where each thread is; 0 for as long as it takes",
+        at_least=0,
+        at_most=86_400,
+    )
+    interrupted_status: int = option(
+        0,
+        "exit status where SIGTERM or SIGHUP ends a run before its end: another one than 0, such as "
+        "143, where whoever starts it takes 0 for a run that is complete",
+        at_least=0,
+        at_most=255,
+    )
     max_skipped_updates: int = option(
         10,
         "updates in a row that may be skipped because their loss or gradient is not finite; then the "
@@ -333,7 +347,7 @@ FREE_ON_RESUME = frozenset(
         "tf_threads", "num_actors", "envs_per_actor", "eval_interval", "eval_episodes", "eval_envs",
         "stop_eval_return", "save_replay", "max_skipped_updates", "watchdog_seconds",
         "max_message_rate", "tls_cert", "tls_key", "tls_client_ca", "token_file", "insecure",
-        "record", "record_max_bytes",
+        "record", "record_max_bytes", "drain_seconds", "interrupted_status",
     }
 )  # fmt: skip
 """Options that a resumed run may change: they say how the run is run, not what is learned."""

@@ -4,6 +4,7 @@ TensorFlow is imported late, while the actors are already starting.
 """
 
 import dataclasses
+import faulthandler
 import logging
 import os
 import re
@@ -24,7 +25,7 @@ from learner.local_actors import Description, LocalActors, actor_command, child_
 from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
-from learner.signals import ending_signals
+from learner.signals import end_within, ending_signals
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.evaluations import Evaluations
 from learner.telemetry.logs import import_tensorflow
@@ -56,7 +57,8 @@ def run(options: LearnerOptions, console: Console) -> int:
     """Train until the run's end or a signal.
 
     Returns:
-        Exit status: 0, or 130 after Ctrl-C.
+        Exit status: 0, or 130 after Ctrl-C, or `interrupted_status` after another signal that came
+        before the run's end.
 
     Raises:
         ConfigError: the options do not fit the run directory, the address or the environment.
@@ -94,12 +96,15 @@ class _Run:
         self._restored = restored
         self._display = make_display(options.progress, console)
         closing.callback(self._display.close)
+        # Called off after everything else has closed, not before.
+        closing.callback(faulthandler.cancel_dump_traceback_later)
         self._closing = closing
         self._registry = Registry()
         self._threads = Threads(on_failure=self._wake)
         self._spec: Future[EnvironmentSpec] = Future()
         self._learner: Learner | None = None
         self._woken = False
+        self._draining = False
         self._local_token = secrets.token_urlsafe()
 
     def execute(self) -> int:
@@ -111,7 +116,9 @@ class _Run:
             if spec is not None:
                 self._train(spec, server, actors)
             self._threads.raise_failure()
-            return received.status
+            complete = self._learner is not None and self._learner.finished()
+            interrupted = bool(received) and not complete
+            return received.status or (self._options.interrupted_status if interrupted else 0)
 
     # Starting -----------------------------------------------------------------------------------
 
@@ -229,9 +236,16 @@ class _Run:
     def _wake(self) -> None:
         """Make the main thread come to its end. Any thread may call it."""
         self._woken = True
+        self._begin_draining()
         self._spec.cancel()
         if self._learner is not None:
             self._learner.stop_training()
+
+    def _begin_draining(self) -> None:
+        """Any thread may call it; two at once set the same limit twice."""
+        if self._options.drain_seconds and not self._draining:
+            self._draining = True
+            end_within(self._options.drain_seconds)
 
     # Training -----------------------------------------------------------------------------------
 
@@ -296,6 +310,7 @@ class _Run:
     def _end_acting(
         self, learner: "Learner", server: InferenceServer, actors: LocalActors | None
     ) -> None:
+        self._begin_draining()
         if actors is not None:
             actors.close()
         server.end_streams(
