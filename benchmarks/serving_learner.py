@@ -14,6 +14,7 @@ from benchmarks.measure import thread_cpu_seconds
 from learner.config import LearnerOptions
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import Steps, UnrollPool, UnrollWriter, pool_columns
+from learner.flags import LeaseEnd
 from learner.planning.ready import ready_batch
 from learner.serving.server import InferenceServer
 from learner.telemetry.episodes import EpisodeTracker
@@ -69,7 +70,7 @@ class NoExperience:
     def append(self, steps: Steps) -> None:
         pass
 
-    def drop(self, slots: np.ndarray) -> None:
+    def drop(self, slots: np.ndarray, reason: LeaseEnd) -> None:
         pass
 
 

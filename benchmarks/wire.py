@@ -124,7 +124,7 @@ def _lane(spec: EnvironmentSpec, num_envs: int) -> Lane:
         max_rows=num_envs,
         submit=submit,
         version=lambda: VERSION,
-        drop=lambda slots: None,
+        drop=lambda slots, reason: None,
     )
 
 

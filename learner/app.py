@@ -99,7 +99,7 @@ class Learner:
             restore_replay(self._experience, saved)
 
         # Learning: batches -> weights -> the acting copy.
-        self._training_clock = BusyClock()
+        self._training_clock, self._data_wait_clock = BusyClock(), BusyClock()
         self._skipped = SkippedUpdates(
             options.max_skipped_updates, offending_batch, before=None if restored else 0
         )
@@ -108,6 +108,7 @@ class Learner:
             self._experience.prefetcher,
             self.weights,
             self._training_clock,
+            self._data_wait_clock,
             progress=self._progress,
             version=version,
             check=self._skipped.note,
@@ -127,11 +128,15 @@ class Learner:
             "episodes": self.episodes,
             **self._experience.parts(),
             "trainer": self.trainer,
+            "updates": self._skipped,
             "checkpoints": checkpoints,
             **({"evaluation": self.evaluator.evaluations} if self.evaluator else {}),
         }
         for name, part in reporting.items():
             registry.register(name, part.statistics)
+        registry.register_spreads("acting", self._acting.spreads)
+        registry.register_spreads("episodes", self.episodes.spreads)
+        registry.register_spreads("trainer", self.trainer.spreads)
         self._saved, self._saved_at = self._moment(), time.monotonic()
         self._warned: Mapping[str, float] = {}
         self._step_rate = Rate(self.episodes.env_steps)
@@ -249,6 +254,7 @@ class Learner:
             actors=int(serving["streams"]),
             environments=int(serving["environments"]),
             training_busy=self._training_clock.busy_fraction(),
+            training_data_wait=self._data_wait_clock.busy_fraction(),
             inference_busy=self._acting.busy_fraction(),
             actors_idle=self._actors_idle.of(waiting, waiting + acting),
             queue_depth=int(queue["depth"]),

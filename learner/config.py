@@ -60,6 +60,11 @@ class LearnerOptions(AgentOptions):
     insecure: bool = option(
         False, "listen on an address that other machines reach without both TLS and tokens"
     )
+    health_listen: str | None = option(
+        None,
+        "one more address, HOST:PORT, that has gRPC's health check and nothing else, in plain text: for "
+        "probes that bring neither TLS nor a token, as those of Kubernetes",
+    )
     total_steps: int = option(
         500_000, "environment steps after which the run ends", at_least=1, at_most=10**15
     )
@@ -347,7 +352,7 @@ FREE_ON_RESUME = frozenset(
         "tf_threads", "num_actors", "envs_per_actor", "eval_interval", "eval_episodes", "eval_envs",
         "stop_eval_return", "save_replay", "max_skipped_updates", "watchdog_seconds",
         "max_message_rate", "tls_cert", "tls_key", "tls_client_ca", "token_file", "insecure",
-        "record", "record_max_bytes", "drain_seconds", "interrupted_status",
+        "record", "record_max_bytes", "drain_seconds", "interrupted_status", "health_listen",
     }
 )  # fmt: skip
 """Options that a resumed run may change: they say how the run is run, not what is learned."""

@@ -1,4 +1,6 @@
-"""Flags of a row: the wire's StepFlag bits, and one of the learner's own beside them."""
+"""Flags of a row (the wire's StepFlag bits, and one of the learner's own), and how leases end."""
+
+from enum import StrEnum
 
 from protos import inference_pb2 as pb
 
@@ -12,3 +14,16 @@ LEASE_START = 8
 
 RESET = pb.FIRST | LEASE_START
 """Rows with either flag start with a fresh memory."""
+
+
+class LeaseEnd(StrEnum):
+    """Why a lease is over, and with it the unrolls that its environments have begun."""
+
+    CLOSED = "closed"
+    """its client said Close"""
+    EXPIRED = "expired"
+    """its stream broke, and nobody resumed it in time"""
+    REFUSED = "refused"
+    """its client broke the contract"""
+    DRAINED = "drained"
+    """the learner ends"""

@@ -273,3 +273,8 @@ def starting_values(preset: str, env: str | None, agent: str | None) -> Settings
     agent = agent or settings.get("agent", DEFAULT_AGENT)
     # An unknown agent is refused by the full parse, which says what there is.
     return {**AGENT_DEFAULTS.get(agent, {}), **settings}
+
+
+def known_frame_skip(env: str | None) -> int | None:
+    """Frames of an environment step; None where only the environment knows."""
+    return 4 if (env or "").startswith("ALE/") else None

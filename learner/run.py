@@ -133,6 +133,7 @@ class _Run:
         server = InferenceServer(
             listen,
             local=self._actors_address if local and options.listen else None,
+            health_listen=options.health_listen,
             security=ServerSecurity(options, local_token=self._local_token, environ=os.environ),
             lease_seconds=options.lease_seconds,
             offer_spec=self._offer_spec,

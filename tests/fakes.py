@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from benchmarks.faults.proxy import Proxy
 from learner.experience.trajectory import ActInputs, ActOutputs, State, Tensor
+from learner.flags import LeaseEnd
 from learner.serving.batcher import Request
 from learner.serving.leases import Lane
 from learner.serving.recorder import Recorder
@@ -75,6 +76,7 @@ class FakeLearner:
         open_timeout_seconds: float = 30.0,
         max_message_rate: int = 0,
         local: str | None = None,
+        health_listen: str | None = None,
         security: ServerSecurity | None = None,
         recorder: Recorder | None = None,
         starting: bool = False,
@@ -83,6 +85,7 @@ class FakeLearner:
         self.slots = Slots(capacity)
         self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self.dropped: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+        self.reasons: list[LeaseEnd] = []
         self.offered: queue.SimpleQueue[EnvironmentSpec] = queue.SimpleQueue()
         self.on_step: Callable[[Request], object] = answer
         self.on_opened: Callable[[], object] = lambda: None
@@ -95,6 +98,7 @@ class FakeLearner:
             max_message_rate=max_message_rate,
             recorder=recorder,
             local=local,
+            health_listen=health_listen,
             security=security,
         )
         self._starting = starting
@@ -104,7 +108,7 @@ class FakeLearner:
             max_rows=max_rows,
             submit=self._submit,
             version=self._version,
-            drop=lambda slots: self.dropped.put(slots.tolist()),
+            drop=self._drop,
         )
         self.lanes = dict.fromkeys(modes, lane)
 
@@ -129,6 +133,10 @@ class FakeLearner:
 
     def _submit(self, request: Request) -> None:
         self.on_step(request)
+
+    def _drop(self, slots: np.ndarray, reason: LeaseEnd) -> None:
+        self.reasons.append(reason)
+        self.dropped.put(slots.tolist())
 
     def _offer(self, spec: EnvironmentSpec) -> None:
         self.on_offer()

@@ -20,6 +20,7 @@ from benchmarks.faults.world import IDENTITY, decode
 from learner.__main__ import main
 from learner.experience.trajectory import Batch
 from learner.experience.unrolls import Steps, UnrollWriter
+from learner.flags import LeaseEnd
 from learner.training.update import TracedUpdate
 from protos import inference_pb2 as pb
 
@@ -36,9 +37,9 @@ def install(ledger: LedgerWriter) -> None:
             ledger.steps(rows_of_steps(steps))
             append(writer, steps)
 
-    def recorded_drop(writer: UnrollWriter, slots: np.ndarray) -> None:
+    def recorded_drop(writer: UnrollWriter, slots: np.ndarray, reason: LeaseEnd) -> None:
         with lock:
-            drop(writer, slots)
+            drop(writer, slots, reason)
             ledger.drop(slots, writer.statistics())
 
     def recorded_update(traced: TracedUpdate, batch: Batch, progress: float) -> Mapping[str, Any]:

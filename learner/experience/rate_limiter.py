@@ -24,6 +24,7 @@ class RateLimiter:
         self._batch = batch
         self._inserted = 0
         self._sampled = 0
+        self._restored = (0, 0)
         self._sample_waits = 0
         self._insert_waits = 0
 
@@ -62,13 +63,15 @@ class RateLimiter:
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Go on from a saved `state`."""
-        self._inserted, self._sampled = state["inserted"], state["sampled"]
+        self._restored = self._inserted, self._sampled = state["inserted"], state["sampled"]
 
     def statistics(self) -> Mapping[str, float]:
         after_start = self._inserted - self.min_size
         return {
             "inserted": self._inserted,
             "sampled": self._sampled,
+            "inserted_since_start": self._inserted - self._restored[0],
+            "sampled_since_start": self._sampled - self._restored[1],
             "samples_per_insert": self._sampled / after_start if after_start > 0 else 0.0,
             "sample_waits": self._sample_waits,
             "insert_waits": self._insert_waits,

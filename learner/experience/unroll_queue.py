@@ -1,10 +1,13 @@
 """The bounded FIFO of finished unrolls, between acting and learning."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
+
+from learner.telemetry.statistics import Clock, Stopwatch
 
 
 class UnrollQueue:
@@ -22,13 +25,14 @@ class UnrollQueue:
             for the weights that come of them.
     """
 
-    def __init__(self, capacity: int, *, lock_step: bool = False) -> None:
+    def __init__(self, capacity: int, *, lock_step: bool = False, clock: Clock = time.monotonic) -> None:
         self._capacity = capacity
         self._lock_step = lock_step
         self._training = 0
         self._columns: deque[int] = deque()
         self._closed = False
         self._waits = 0
+        self._full = Stopwatch(clock)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
 
@@ -43,11 +47,15 @@ class UnrollQueue:
     def _has_room(self) -> bool:
         return len(self._columns) + self._training < self._capacity
 
+    def _note_change(self) -> None:
+        self._full.note(not self._has_room())
+        self._changed.notify_all()
+
     def put(self, columns: np.ndarray) -> None:
         """Append finished unrolls, int [n]. Never blocks; see `wait_for_room`."""
         with self._lock:
             self._columns.extend(columns.tolist())
-            self._changed.notify_all()
+            self._note_change()
 
     def take(self, count: int) -> np.ndarray | None:
         """The `count` oldest unrolls, int64 [count]; blocks until there are as many. None if closed."""
@@ -66,7 +74,7 @@ class UnrollQueue:
         taken = [self._columns.popleft() for _ in range(count)]
         if self._lock_step:
             self._training += count
-        self._changed.notify_all()
+        self._note_change()
         return np.array(taken, np.int64)
 
     def trained(self, count: int) -> None:
@@ -74,7 +82,7 @@ class UnrollQueue:
         if self._lock_step:
             with self._lock:
                 self._training -= count
-                self._changed.notify_all()
+                self._note_change()
 
     def close(self) -> None:
         """Wake and turn away everyone who waits. Idempotent."""
@@ -88,4 +96,5 @@ class UnrollQueue:
                 "depth": len(self._columns),
                 "capacity": self._capacity,
                 "full_waits": self._waits,
+                "full_seconds": self._full.seconds(),
             }

@@ -10,6 +10,7 @@ import numpy as np
 
 from learner.experience.trajectory import Batch, State
 from learner.experience.unroll_queue import UnrollQueue
+from learner.flags import LeaseEnd
 from protos import inference_pb2 as pb
 from protos.specs import ArraySpec
 
@@ -199,7 +200,7 @@ class UnrollWriter:
         self._column = np.full(num_slots, -1, np.int64)
         self._time = np.zeros(num_slots, np.int64)
         self._finished = 0
-        self._dropped = 0
+        self._dropped = dict.fromkeys(LeaseEnd, 0)
         self._dropped_steps = 0
         self._lock = threading.Lock()
 
@@ -229,12 +230,12 @@ class UnrollWriter:
             for name, value in memory.items():
                 self._pool.state[name][begun] = value
 
-    def drop(self, slots: np.ndarray) -> None:
+    def drop(self, slots: np.ndarray, reason: LeaseEnd) -> None:
         """Forget the unfinished unrolls of these slots: their lease is over."""
         with self._lock:
             open_slots = slots[self._column[slots] >= 0]
             self._pool.release(self._column[open_slots])
-            self._dropped += len(open_slots)
+            self._dropped[reason] += len(open_slots)
             # Transitions: row 0 only begins the first, or was the last row of the unroll before.
             self._dropped_steps += int((self._time[open_slots] - 1).sum())
             self._column[open_slots] = -1
@@ -243,7 +244,8 @@ class UnrollWriter:
         with self._lock:
             return {
                 "finished": self._finished,
-                "dropped": self._dropped,
+                "dropped": sum(self._dropped.values()),
+                **{f"dropped_{reason}": count for reason, count in self._dropped.items()},
                 "dropped_steps": self._dropped_steps,
                 "unfinished": int((self._column >= 0).sum()),
             }

@@ -15,7 +15,7 @@ from learner.planning.ready import random_unrolls, ready_batch
 from learner.serving.batcher import InferenceBatch
 from learner.serving.inference import InferenceWorker, PolicyFunction
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.statistics import BusyClock
+from learner.telemetry.statistics import BusyClock, durations
 from learner.training.update import TracedUpdate, to_device
 from learner.training.weights import PublishedWeights, variable_copier
 from protos.specs import EnvironmentSpec
@@ -98,7 +98,8 @@ def _policy_call(
             yield batch
 
     writer = UnrollWriter(pool, queue, slots)
-    InferenceWorker(batches(), policy, weights, BusyClock(), EpisodeTracker(slots), writer).run()
+    meters = BusyClock(), durations()
+    InferenceWorker(batches(), policy, weights, *meters, EpisodeTracker(slots), writer).run()
     return watch.per_turn()
 
 

@@ -159,7 +159,7 @@ def _answering(server: InferenceServer, spec: EnvironmentSpec, rows: int) -> Ite
         max_rows=rows,
         submit=submit,
         version=lambda: VERSION,
-        drop=lambda dropped: None,
+        drop=lambda dropped, reason: None,
     )
     try:
         server.open_lanes({pb.TRAIN: lane})

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from learner.config import TrainOptions
+from learner.presets import known_frame_skip
 from protos.errors import ConfigError
 from protos.options import option
 
@@ -95,7 +96,7 @@ class PlanOptions(TrainOptions):
 
     @property
     def frames_per_step(self) -> int:
-        return self.frame_skip or (4 if (self.env or "").startswith("ALE/") else 1)
+        return self.frame_skip or known_frame_skip(self.env) or 1
 
     @property
     def measures(self) -> bool:

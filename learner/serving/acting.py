@@ -9,7 +9,7 @@ from learner.serving.inference import Experience, InferenceWorker, PolicyFunctio
 from learner.serving.leases import Lane
 from learner.serving.slots import Slots
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.statistics import BusyClock
+from learner.telemetry.statistics import BusyClock, Spread, durations, merged
 from learner.threads import Threads
 from learner.training.weights import PublishedWeights
 from protos.specs import EnvironmentSpec
@@ -64,6 +64,7 @@ class Acting:
         self.policy.warm_up(InferenceBatch(spec.observation, max_rows, num_slots))
         self.clocks = {f"{name} {index}": BusyClock() for index in range(num_threads)}
         """what each inference thread is busy with, by its name"""
+        self._latencies = {name: durations() for name in self.clocks}
 
     @property
     def layout(self) -> Layout:
@@ -73,8 +74,9 @@ class Acting:
     def start(self, threads: Threads, episodes: EpisodeTracker, experience: Experience) -> None:
         """Start the inference threads; every answered step goes to both."""
         for name, clock in self.clocks.items():
+            latency = self._latencies[name]
             worker = InferenceWorker(
-                self.batcher, self.policy, self._weights, clock, episodes, experience
+                self.batcher, self.policy, self._weights, clock, latency, episodes, experience
             )
             threads.start(name, worker.run)
 
@@ -100,4 +102,9 @@ class Acting:
         return max(clock.busy_fraction() for clock in self.clocks.values())
 
     def statistics(self) -> Mapping[str, float]:
-        return {**self.batcher.statistics(), **self.slots.statistics()}
+        busy = sum(clock.busy_seconds() for clock in self.clocks.values())
+        return {**self.batcher.statistics(), **self.slots.statistics(), "busy_seconds": busy}
+
+    def spreads(self) -> Mapping[str, Spread]:
+        """How batches are spread: their rows, the seconds that they waited, and those that they took."""
+        return {**self.batcher.spreads(), "latency": merged(list(self._latencies.values()))}

@@ -6,12 +6,14 @@ the batch by themselves.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from learner.telemetry.statistics import Clock, Histogram, Spread, durations
 from protos.specs import ArraySpec
 
 
@@ -55,6 +57,8 @@ class InferenceBatch:
         self.slots[:] = scratch_slot
         self.size = 0
         """n, rows that are no padding"""
+        self.since = 0.0
+        """when the first of its requests came"""
         self._scratch_slot = scratch_slot
         self._requests: list[Request] = []
 
@@ -96,7 +100,8 @@ class Batcher:
     There is one buffer more than there are threads, so that filling overlaps inference. A request
     that does not fit into the filling buffer waits in line, and so do all after it.
 
-    `_lock` guards every field, and the buffer that is being filled.
+    `_lock` guards every field, and the buffer that is being filled. How many rows a batch has and how
+    long its first request has waited are measured once a batch.
     """
 
     def __init__(
@@ -106,6 +111,7 @@ class Batcher:
         max_rows: int,
         scratch_slot: int,
         num_threads: int = 1,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.max_rows = max_rows
         """Most rows in a batch, and so in a request."""
@@ -113,10 +119,14 @@ class Batcher:
             InferenceBatch(observation, max_rows, scratch_slot) for _ in range(num_threads + 1)
         ]
         self._filling = self._free.pop()
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[tuple[Request, float]] = deque()
+        """in line, and when each came"""
         self._closed = False
         self._batches = 0
         self._rows = 0
+        self._clock = clock
+        self._batch_rows = Histogram([2**power for power in range((max_rows - 1).bit_length() + 1)])
+        self._batch_wait = durations()
         self._lock = threading.Lock()
         self._ready = threading.Condition(self._lock)
 
@@ -132,8 +142,10 @@ class Batcher:
             if self._closed:
                 return
             if self._waiting or not self._filling.fits(request):
-                self._waiting.append(request)
+                self._waiting.append((request, self._clock()))
             else:
+                if not self._filling.size:
+                    self._filling.since = self._clock()
                 self._filling.add(request)
                 self._ready.notify()
 
@@ -156,9 +168,14 @@ class Batcher:
             return {
                 "batches": self._batches,
                 "rows": self._rows,
-                "rows_waiting": self._filling.size + sum(len(r.slots) for r in self._waiting),
+                "rows_waiting": self._filling.size + sum(len(r.slots) for r, _ in self._waiting),
                 "max_rows": self.max_rows,
             }
+
+    def spreads(self) -> Mapping[str, Spread]:
+        """Rows of each batch, and seconds that its first request waited to be taken."""
+        with self._lock:
+            return {"batch_rows": self._batch_rows.spread(), "batch_wait": self._batch_wait.spread()}
 
     def _take(self) -> InferenceBatch | None:
         with self._lock:
@@ -166,10 +183,17 @@ class Batcher:
             if self._closed:
                 return None
             batch, self._filling = self._filling, self._free.pop()
-            while self._waiting and self._filling.fits(self._waiting[0]):
-                self._filling.add(self._waiting.popleft())
+            self._fill_from_line()
             if self._filling.size:
                 self._ready.notify()
             self._batches += 1
             self._rows += batch.size
+            self._batch_rows.add(batch.size)
+            self._batch_wait.add(self._clock() - batch.since)
             return batch
+
+    def _fill_from_line(self) -> None:
+        if self._waiting:
+            self._filling.since = self._waiting[0][1]
+        while self._waiting and self._filling.fits(self._waiting[0][0]):
+            self._filling.add(self._waiting.popleft()[0])

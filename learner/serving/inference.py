@@ -11,12 +11,12 @@ import tensorflow as tf
 from learner.agents.agent import Policy
 from learner.experience.trajectory import ActInputs, State
 from learner.experience.unrolls import Layout, RowSpec, Steps
-from learner.flags import RESET
+from learner.flags import RESET, LeaseEnd
 from learner.graph import Graph
 from learner.serving.batcher import InferenceBatch
 from learner.serving.env_state import StateTables
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.statistics import BusyClock
+from learner.telemetry.statistics import BusyClock, Histogram
 from learner.training.weights import PublishedWeights
 from protos.specs import ArraySpec
 
@@ -157,13 +157,16 @@ class Experience(Protocol):
         """Take in answered steps. Their arrays are overwritten after it has returned."""
         ...
 
-    def drop(self, slots: np.ndarray) -> None:
+    def drop(self, slots: np.ndarray, reason: LeaseEnd) -> None:
         """The leases of these slots, int32 [n], are over."""
         ...
 
 
 class InferenceWorker:
-    """Answers batches until there are no more. `run` is the thread's body."""
+    """Answers batches until there are no more. `run` is the thread's body.
+
+    `latency` gets the seconds of each batch, from the policy call to its answers.
+    """
 
     def __init__(
         self,
@@ -171,6 +174,7 @@ class InferenceWorker:
         policy: PolicyFunction,
         weights: PublishedWeights,
         clock: BusyClock,
+        latency: Histogram,
         episodes: EpisodeTracker,
         experience: Experience,
     ) -> None:
@@ -178,6 +182,7 @@ class InferenceWorker:
         self._policy = policy
         self._weights = weights
         self._clock = clock
+        self._latency = latency
         self._episodes = episodes
         self._experience = experience
 
@@ -186,12 +191,14 @@ class InferenceWorker:
             # Before the policy acts: what it then acts with is as new as can be.
             if not self._experience.wait_for_room():
                 return
-            with self._weights.reading() as version, self._clock.busy():
-                answer = self._policy(batch)
-            with self._clock.busy():
-                # Recorded before it is answered: an environment's next step must find this one stored.
-                self._record(_steps(batch, answer, version))
-                batch.reply(answer.action, version)
+            with self._latency.time():
+                with self._weights.reading() as version, self._clock.busy():
+                    answer = self._policy(batch)
+                with self._clock.busy():
+                    # Recorded before it is answered: an environment's next step must find this one
+                    # stored.
+                    self._record(_steps(batch, answer, version))
+                    batch.reply(answer.action, version)
 
     def _record(self, steps: Steps) -> None:
         self._episodes.observe(steps.slots, steps.reward, steps.flags)

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from learner.flags import LeaseEnd
 from learner.serving.batcher import Request
 from learner.serving.sessions import Session
 from learner.serving.slots import Slots
@@ -39,8 +40,8 @@ class Lane:
     """takes a checked step to be answered"""
     version: Callable[[], int]
     """training version that acts now"""
-    drop: Callable[[np.ndarray], None]
-    """called with a lease's slots once it has ended and all its steps are answered"""
+    drop: Callable[[np.ndarray, LeaseEnd], None]
+    """called with a lease's slots, and why it ended, once all its steps are answered"""
     clip_observations: float = 0.0
     """limit that floats of observations are clipped to; 0 to refuse what is not finite"""
     trains: bool = True
@@ -56,7 +57,8 @@ class Lease:
     outbox: Outbox | None = None
     """of the stream that carries it; None while it waits to be resumed"""
     expiry: asyncio.TimerHandle | None = None
-    ended: bool = False
+    ended: LeaseEnd | None = None
+    """why it is over; None while it is not"""
     asked_at: dict[int, float] = field(default_factory=dict)
     """when the steps in flight came, by sequence"""
     answered_at: float | None = None
@@ -82,6 +84,7 @@ class Leases:
         self._counts: Counter[str] = Counter()
         self._streams = 0
         self._environments = 0
+        self._connected = 0
         self._seconds_waiting = 0.0
         self._seconds_acting = 0.0
 
@@ -139,6 +142,7 @@ class Leases:
             lease.outbox.put_nowait(NotServing("the session goes on in another stream"))
         elif lease.lane.trains:
             self._streams += 1
+            self._connected += len(lease.session.slots)
         lease.outbox = outbox
         lease.session.attach(outbox.put_nowait)
 
@@ -150,9 +154,10 @@ class Leases:
         lease.outbox = None
         if lease.lane.trains:
             self._streams -= 1
+            self._connected -= len(lease.session.slots)
         lease.session.detach()
         if self._ending:
-            self.end(lease)
+            self.end(lease, LeaseEnd.DRAINED)
         if not lease.ended:
             lease.expiry = self._loop.call_later(self.lease_seconds, self._expire, lease)
 
@@ -163,16 +168,16 @@ class Leases:
         if lease.answered_at is not None and lease.lane.trains:
             self._seconds_acting += now - lease.answered_at
 
-    def end(self, lease: Lease) -> None:
+    def end(self, lease: Lease, reason: LeaseEnd) -> None:
         """End the lease. Its slots are free once no inference batch holds a step of them. Idempotent."""
         if lease.ended:
             return
-        lease.ended = True
+        lease.ended = reason
         if lease.expiry is not None:
             lease.expiry.cancel()
         del self._by_token[lease.session.token]
         if lease.session.idle:
-            self._release(lease)
+            self._release(lease, reason)
 
     def end_streams(self, reason: RequestError) -> None:
         """End every stream that carries a lease with `reason`, and the leases with them."""
@@ -188,6 +193,7 @@ class Leases:
             "sessions": len(self._by_token),
             "streams": self._streams,
             "environments": self._environments,
+            "environments_connected": self._connected,
             "actor_seconds_waiting": self._seconds_waiting,
             "actor_seconds_acting": self._seconds_acting,
             **{f"count_{name}": count for name, count in self._counts.copy().items()},
@@ -196,11 +202,11 @@ class Leases:
     def _expire(self, lease: Lease) -> None:
         self._counts["leases_expired"] += 1
         logger.warning("%s: lease expired", lease.session.client)
-        self.end(lease)
+        self.end(lease, LeaseEnd.EXPIRED)
 
-    def _release(self, lease: Lease) -> None:
+    def _release(self, lease: Lease, reason: LeaseEnd) -> None:
         slots = lease.session.slots
-        lease.lane.drop(slots)
+        lease.lane.drop(slots, reason)
         lease.lane.slots.release(slots)
         if lease.lane.trains:
             self._environments -= len(slots)
@@ -232,4 +238,4 @@ class Leases:
         if lease.lane.trains:
             self._seconds_waiting += lease.answered_at - asked_at
         if lease.ended and lease.session.idle:
-            self._release(lease)
+            self._release(lease, lease.ended)

@@ -42,12 +42,44 @@ _OPTIONS = (
     ("grpc.so_reuseport", 0),
 )
 
+_HEALTH_OPTIONS = (
+    # Who can reach this address is not known: a name of a service is all that a call brings.
+    ("grpc.max_receive_message_length", 4096),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.so_reuseport", 0),
+)
+_MOST_PROBES = 100
+"""Health checks at once on the address of their own; more are turned away."""
+
+
+class _Probed(health_pb2_grpc.HealthServicer):
+    """Health that can be asked for and not watched: watchers could use up what probes need."""
+
+    def __init__(self, health: health.aio.HealthServicer) -> None:
+        self._health = health
+
+    async def Check(  # noqa: N802 - the RPC's name
+        self,
+        request: health_pb2.HealthCheckRequest,
+        context: grpc.aio.ServicerContext[health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse],
+    ) -> health_pb2.HealthCheckResponse:
+        return await self._health.Check(request, context)
+
+    async def Watch(  # noqa: N802 - the RPC's name
+        self,
+        request: health_pb2.HealthCheckRequest,
+        context: grpc.aio.ServicerContext[health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse],
+    ) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this address answers Check alone")
+
 
 class InferenceServer:
     """Owns the event loop's thread. Start it, open lanes, close it; from any one thread.
 
     `local` is one more address, of this machine alone: a unix socket, which `security` leaves in plain
-    text. The tokens are asked for on both.
+    text. The tokens are asked for on both. `health_listen` is an address that has the health check and
+    nothing else, in plain text and without tokens: for probes that can bring neither.
     """
 
     def __init__(
@@ -56,6 +88,7 @@ class InferenceServer:
         *,
         lease_seconds: float,
         local: str | None = None,
+        health_listen: str | None = None,
         security: ServerSecurity | None = None,
         offer_spec: Callable[[EnvironmentSpec], None] = lambda spec: None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
@@ -65,8 +98,11 @@ class InferenceServer:
     ) -> None:
         self.port = 0
         """TCP port that is listened on, once started: for a `listen` that leaves the choice (port 0)."""
+        self.health_port = 0
+        """The same for `health_listen`."""
         self._listen = listen
         self._local = local
+        self._health_listen = health_listen
         self._credentials = security.credentials() if security else None
         self._interceptors = security.interceptors() if security else []
         self._lease_seconds = lease_seconds
@@ -89,7 +125,9 @@ class InferenceServer:
             ConfigError: the address is malformed or taken.
         """
         for address in self._addresses():
-            _check_address(address)
+            _check_address("--listen", address)
+        if self._health_listen is not None:
+            _check_address("--health-listen", self._health_listen)
         self._thread.start()
         self._started.result()
 
@@ -134,20 +172,21 @@ class InferenceServer:
     async def _serve(self) -> None:
         self._ending = asyncio.Event()
         try:
-            server = await self._build()
-            await server.start()
+            servers = await self._build()
+            for server in servers:
+                await server.start()
         except Exception as error:  # noqa: BLE001 - whatever it is, `start` raises it
             self._started.set_exception(error)
             return
         self._started.set_result(None)
         await self._ending.wait()
         # Streams that were told the reason end by themselves within the grace.
-        await server.stop(grace=1.0)
+        await asyncio.gather(*(server.stop(grace=1.0) for server in servers))
         # gRPC's own task of a stream that was cut ends a moment later; cut off, it would complain.
         if ending := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(ending, timeout=1.0)
 
-    async def _build(self) -> grpc.aio.Server:
+    async def _build(self) -> list[grpc.aio.Server]:
         server = grpc.aio.server(options=_OPTIONS, interceptors=self._interceptors)
         self._service = InferenceService(
             lease_seconds=self._lease_seconds,
@@ -167,8 +206,23 @@ class InferenceServer:
             port = self._bind(server, address)
             if address == self._listen:
                 self.port = port
-        chosen = f" (port {self.port})" if self._listen.endswith(":0") else ""
-        logger.info("listening on %s%s", self._listen, chosen)
+        logger.info("listening on %s%s", self._listen, _chosen(self._listen, self.port))
+        if self._health_listen is None:
+            return [server]
+        return [server, self._build_health(self._health_listen)]
+
+    def _build_health(self, address: str) -> grpc.aio.Server:
+        """A server of its own, because a service of gRPC is on all addresses of its server."""
+        server = grpc.aio.server(options=_HEALTH_OPTIONS, maximum_concurrent_rpcs=_MOST_PROBES)
+        health_pb2_grpc.add_HealthServicer_to_server(_Probed(self._health), server)
+        try:
+            with _owners_alone(address):
+                self.health_port = int(server.add_insecure_port(address))
+        except RuntimeError as error:
+            raise ConfigError(
+                f"--health-listen {address}: expected a free address, HOST:PORT or unix:PATH; {error}"
+            ) from error
+        logger.info("health checks on %s%s", address, _chosen(address, self.health_port))
         return server
 
     def _addresses(self) -> list[str]:
@@ -214,18 +268,22 @@ def _owners_alone(address: str) -> Iterator[None]:
         os.umask(before)
 
 
-def _check_address(listen: str) -> None:
+def _chosen(address: str, port: int) -> str:
+    return f" (port {port})" if address.endswith(":0") else ""
+
+
+def _check_address(option: str, address: str) -> None:
     """Refuse what gRPC would take without a word: HOST without a port, a port beyond the last one,
     and a unix socket that another server listens on, which would lose it."""
-    if listen.startswith("unix:") and listen != "unix:":
+    if address.startswith("unix:") and address != "unix:":
         with socket.socket(socket.AF_UNIX) as probe:
             try:
-                taken = probe.connect_ex(listen.removeprefix("unix:")) == 0
+                taken = probe.connect_ex(address.removeprefix("unix:")) == 0
             except OSError as error:  # Such as a path of more bytes than the system allows.
-                raise ConfigError(f"--listen {listen}: {error}") from error
+                raise ConfigError(f"{option} {address}: {error}") from error
         if taken:
-            raise ConfigError(f"--listen {listen}: expected a free address, found another server on it")
+            raise ConfigError(f"{option} {address}: expected a free address, found another server on it")
         return
-    host, _, port = listen.rpartition(":")
+    host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"--listen {listen}: expected HOST:PORT or unix:PATH")
+        raise ConfigError(f"{option} {address}: expected HOST:PORT or unix:PATH")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import grpc
 from google.protobuf.message import DecodeError
 
+from learner.flags import LeaseEnd
 from learner.serving.leases import Lane, Lease, Leases, Outbox
 from learner.serving.pace import Pace
 from learner.serving.recorder import NoRecorder, Recorder, StreamRecord
@@ -217,7 +218,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                     await asyncio.sleep(seconds)
         except Exception as error:  # noqa: BLE001 - whatever it is, only this stream ends
             if lease.outbox is outbox:
-                self._leases.end(lease)
+                self._leases.end(lease, LeaseEnd.REFUSED)
             outbox.put_nowait(_request_error(error, lease.session.client))
         else:
             # After a half-close without Close the lease lives on: a broken connection looks the same.
@@ -235,7 +236,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             if message.close.error:
                 error = _printable(message.close.error[:MAX_CLOSE_ERROR])
                 logger.warning("%s: its environment failed: %s", lease.session.client, error)
-            self._leases.end(lease)
+            self._leases.end(lease, LeaseEnd.CLOSED)
             return False
         raise InvalidRequest(f"expected Step or Close after Open, found {kind}")
 

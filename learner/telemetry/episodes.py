@@ -10,9 +10,13 @@ import numpy as np
 
 from learner.flags import LAST, RESET
 from learner.telemetry.learning_curve import Curve, LearningCurve
-from learner.telemetry.statistics import Clock
+from learner.telemetry.statistics import Clock, Histogram, Spread
 from protos import inference_pb2 as pb
 from protos.errors import CheckpointError
+
+_MAGNITUDES = [digit * 10.0**power for power in range(-1, 6) for digit in (1, 2, 5)]
+_RETURNS = [*(-bound for bound in reversed(_MAGNITUDES)), 0.0, *_MAGNITUDES]
+_LENGTHS = [digit * 10**power for power in range(6) for digit in (1, 2, 5)]
 
 WINDOW = 100
 """Episodes that "mean return" means, as in the field's own benchmarks."""
@@ -64,6 +68,9 @@ class EpisodeTracker:
         self._recent_lengths: deque[int] = deque(maxlen=WINDOW)
         self._curve = LearningCurve()
         self._solved: tuple[int, float] | None = None
+        self._restored = (0, 0)
+        self._all_returns = Histogram(_RETURNS)
+        self._all_lengths = Histogram(_LENGTHS)
         self._lock = threading.Lock()
 
     def observe(self, slots: np.ndarray, reward: np.ndarray, flags: np.ndarray) -> None:
@@ -129,12 +136,22 @@ class EpisodeTracker:
 
     def statistics(self) -> Mapping[str, float]:
         with self._lock:
-            numbers: dict[str, float] = {"steps": self._env_steps, "finished": self._episodes}
+            numbers: dict[str, float] = {
+                "steps": self._env_steps,
+                "finished": self._episodes,
+                "steps_since_start": self._env_steps - self._restored[0],
+                "finished_since_start": self._episodes - self._restored[1],
+            }
             if self._recent:
                 numbers["mean_length_100"] = _mean(self._recent_lengths) or 0.0
                 numbers["min_return_100"] = min(self._recent)
                 numbers["max_return_100"] = max(self._recent)
             return numbers
+
+    def spreads(self) -> Mapping[str, Spread]:
+        """How the episodes of this process are spread: their returns, and their environment steps."""
+        with self._lock:
+            return {"returns": self._all_returns.spread(), "lengths": self._all_lengths.spread()}
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs, as plain JSON values. Unfinished episodes are not in it."""
@@ -167,6 +184,7 @@ class EpisodeTracker:
     def _restore(self, state: Mapping[str, Any]) -> None:
         self._env_steps = int(state["env_steps"])
         self._episodes = int(state["episodes"])
+        self._restored = (self._env_steps, self._episodes)
         self._started = self._clock() - float(state["seconds"])
         self._recent = deque((float(value) for value in state["recent_returns"]), WINDOW)
         self._recent_lengths = deque((int(value) for value in state["recent_lengths"]), WINDOW)
@@ -196,6 +214,8 @@ class EpisodeTracker:
             self._episodes += 1
             self._recent.append(episode.episode_return)
             self._recent_lengths.append(episode.length)
+            self._all_returns.add(episode.episode_return)
+            self._all_lengths.add(episode.length)
             self._curve.add(self._env_steps, seconds, episode.episode_return)
             self._check_solved(seconds)
             finished.append(episode)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from learner.flags import LeaseEnd
 from learner.telemetry.episodes import Episode
 from protos import inference_pb2 as pb
 from protos.errors import CheckpointError
@@ -115,7 +116,7 @@ class Evaluations:
                     extra = len(self._share) < self._extra
                     self._share.setdefault(slot, self._even + extra)
 
-    def drop(self, slots: np.ndarray) -> None:
+    def drop(self, slots: np.ndarray, reason: LeaseEnd) -> None:
         """The leases of these slots are over, and with them their episodes."""
         with self._lock:
             self._began[slots] = -1

@@ -35,6 +35,8 @@ class Report:
     """environments of these sessions"""
     training_busy: float = 0.0
     """part of its time that the training thread works, 0 to 1"""
+    training_data_wait: float = 0.0
+    """part of its time that the training thread waits for a batch, 0 to 1"""
     inference_busy: float = 0.0
     """part of their time that the inference threads work, 0 to 1"""
     actors_idle: float | None = None

@@ -1,15 +1,18 @@
 """One registry that every queue, thread and stream reports to, and the small meters they use.
 
-Meters have one owner that writes and one reader that asks for "since the last reading". They take
-no lock: the owner publishes one tuple, whose assignment is atomic, so the hot path costs well under
-a microsecond.
+Meters have one owner that writes. What says "since the last reading" has one reader too; what counts
+since the start (`Histogram`, `BusyClock.busy_seconds`, every part's `statistics`) has any number. They
+take no lock: the owner publishes one tuple, whose assignment is atomic, so the hot path costs about a
+microsecond.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Clock = Callable[[], float]
 """Seconds that never run backwards, from an arbitrary start."""
@@ -21,11 +24,23 @@ class Reporting(Protocol):
     def statistics(self) -> Mapping[str, float]: ...
 
 
+class Spread(NamedTuple):
+    """How values are spread: what a `Histogram` says at one moment."""
+
+    bounds: tuple[float, ...]
+    """upper limits of the buckets, inclusive, ascending; one more bucket has no limit"""
+    counts: tuple[int, ...]
+    """values in each bucket, one more than there are bounds"""
+    total: float
+    """sum of the values"""
+
+
 class Registry:
     """Every part's numbers under one roof. `_lock` guards the parts."""
 
     def __init__(self) -> None:
         self._parts: dict[str, Callable[[], Mapping[str, float]]] = {}
+        self._spreads: dict[str, Callable[[], Mapping[str, Spread]]] = {}
         self._lock = threading.Lock()
 
     def register(self, name: str, statistics: Callable[[], Mapping[str, float]]) -> None:
@@ -40,7 +55,7 @@ class Registry:
             self._parts[name] = statistics
 
     def snapshot(self) -> dict[str, float]:
-        """All numbers of now, as "name/key"."""
+        """All numbers of now, as "name/key". Any thread may ask."""
         with self._lock:
             parts = list(self._parts.items())
         return {
@@ -48,6 +63,23 @@ class Registry:
             for name, statistics in parts
             for key, value in statistics().items()
         }
+
+    def register_spreads(self, name: str, spreads: Callable[[], Mapping[str, Spread]]) -> None:
+        """Let `spreads`, the readings of a part's histograms, report under `name`.
+
+        Raises:
+            ValueError: another part has the name.
+        """
+        with self._lock:
+            if name in self._spreads:
+                raise ValueError(f"two parts report as {name!r}: their numbers would mix")
+            self._spreads[name] = spreads
+
+    def spreads(self) -> dict[str, Spread]:
+        """All histograms of now, as "name/key". Any thread may ask."""
+        with self._lock:
+            parts = list(self._spreads.items())
+        return {f"{name}/{key}": spread for name, spreads in parts for key, spread in spreads().items()}
 
 
 class BusyClock:
@@ -81,6 +113,13 @@ class BusyClock:
         """How long the present piece of work has been running; 0 between two. Any thread may ask."""
         since = self._work[1]
         return 0.0 if since is None else self._clock() - since
+
+    def busy_seconds(self) -> float:
+        """Seconds of work since the start. Never falls from call to call. Any thread may ask."""
+        # The time first: work that ends between the two readings must not be counted beyond its end.
+        now = self._clock()
+        done, since = self._work
+        return done if since is None else done + max(now - since, 0.0)
 
     def busy_fraction(self) -> float:
         """Part of the time since the last call, or since the start, that was work: 0 to 1."""
@@ -141,3 +180,64 @@ class Ratio:
         self._last = (numerator, denominator)
         grown = denominator - last_denominator
         return (numerator - last_numerator) / grown if grown > 0 else 0.0
+
+
+class Histogram:
+    """How values are spread since the start. One thread adds at a time; any may read.
+
+    Args:
+        bounds: upper limits of the buckets, inclusive, ascending.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a finite value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    @contextmanager
+    def time(self, clock: Clock = time.monotonic) -> Iterator[None]:
+        """Add the seconds that the context takes, unless it fails."""
+        begun = clock()
+        yield
+        self.add(clock() - begun)
+
+    def spread(self) -> Spread:
+        """What was added so far; the sum may be one value behind the counts."""
+        return Spread(self._bounds, tuple(self._counts), self._total)
+
+
+def merged(histograms: Sequence[Histogram]) -> Spread:
+    """Several threads' histograms of the same bounds as one."""
+    spreads = [histogram.spread() for histogram in histograms]
+    counts = tuple(sum(counts) for counts in zip(*(spread.counts for spread in spreads), strict=True))
+    return Spread(spreads[0].bounds, counts, sum(spread.total for spread in spreads))
+
+
+def durations() -> Histogram:
+    """A histogram for seconds, from a tenth of a millisecond to ten seconds."""
+    return Histogram([digit * 10.0**power for power in range(-4, 1) for digit in (1, 2.5, 5)] + [10.0])
+
+
+class Stopwatch:
+    """How long a condition has held since the start. Its owner's lock guards it."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds = 0.0
+        self._since: float | None = None
+
+    def note(self, holds: bool) -> None:
+        """Take note of whether the condition holds from now on."""
+        if holds and self._since is None:
+            self._since = self._clock()
+        elif not holds and self._since is not None:
+            self._seconds += self._clock() - self._since
+            self._since = None
+
+    def seconds(self) -> float:
+        return self._seconds if self._since is None else self._seconds + self._clock() - self._since

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import time
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from learner.telemetry.atomic import TEMPORARY_SUFFIX, replace_file
+from learner.telemetry.statistics import Clock
 from protos.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -69,13 +71,16 @@ class Checkpoints:
     save; any number may load.
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int, clock: Clock = time.monotonic) -> None:
         if keep < 1:
             raise ValueError(f"keep={keep}: expected at least 1")
         self._folder = folder
         self._keep = keep
         self._saved = 0
         self._failed = 0
+        self._bytes: int | None = None
+        self._clock = clock
+        self._since = clock()
 
     def save(
         self, version: int, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]
@@ -101,6 +106,7 @@ class Checkpoints:
                 np.savez(file, **entries)  # type: ignore[arg-type]  # the stub takes no **kwargs
             self._set_newer_aside(version)
             self._drop_oldest()
+            self._bytes = path.stat().st_size
         except OSError as error:
             self._failed += 1
             logger.error(
@@ -111,6 +117,7 @@ class Checkpoints:
             )
             return None
         self._saved += 1
+        self._since = self._clock()
         return path
 
     def beside(self, name: str) -> "Checkpoints":
@@ -157,7 +164,15 @@ class Checkpoints:
         return sorted((p for p in self._folder.iterdir() if _NAME.fullmatch(p.name)), key=_version)
 
     def statistics(self) -> Mapping[str, float]:
-        return {"saved": self._saved, "failed": self._failed}
+        """Counts of this process; `age_seconds` are those since it saved, or else since it began."""
+        numbers: dict[str, float] = {
+            "saved": self._saved,
+            "failed": self._failed,
+            "age_seconds": self._clock() - self._since,
+        }
+        if self._bytes is not None:
+            numbers["bytes"] = self._bytes
+        return numbers
 
     def _remove_unfinished(self) -> None:
         for path in self._folder.glob(f".step_*{TEMPORARY_SUFFIX}"):

@@ -70,7 +70,11 @@ def test_state_goes_on_where_it_was_saved() -> None:
     limiter.sampled()
     other.restore(limiter.state())
     assert other.owed == limiter.owed == 4
-    assert other.statistics() == limiter.statistics()
+    assert other.state() == limiter.state()
+    other.inserted(2)
+    statistics = other.statistics()
+    assert (statistics["inserted"], statistics["sampled"]) == (9, 4)
+    assert (statistics["inserted_since_start"], statistics["sampled_since_start"]) == (2, 0)
 
 
 def test_statistics_say_the_ratio_and_who_waited() -> None:
@@ -84,6 +88,8 @@ def test_statistics_say_the_ratio_and_who_waited() -> None:
     assert limiter.statistics() == {
         "inserted": 6,
         "sampled": 4,
+        "inserted_since_start": 6,
+        "sampled_since_start": 4,
         "samples_per_insert": pytest.approx(1.0),
         "sample_waits": 1,
         "insert_waits": 2,

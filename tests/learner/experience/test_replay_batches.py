@@ -14,6 +14,7 @@ from learner.experience.replay_batches import HOPELESS_TURNS, ReplayedBatches
 from learner.experience.trajectory import Batch
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import UnrollPool, UnrollWriter, pool_columns
+from learner.flags import LeaseEnd
 from protos.errors import TrainingFailure
 from tests.learner.experience.running import Running
 from tests.learner.experience.worlds import LAYOUT, World
@@ -256,7 +257,7 @@ def test_every_thread_at_once() -> None:
         while parts.writer.wait_for_room():
             chosen = (rng.permutation(slots)[:2] + slots * world.version).tolist()
             if rng.random() < 0.03:
-                parts.writer.drop(np.array(chosen[:1], np.int32))
+                parts.writer.drop(np.array(chosen[:1], np.int32), LeaseEnd.CLOSED)
                 world.end_lease(chosen[:1])
             steps = world.step(chosen)
             with lock:

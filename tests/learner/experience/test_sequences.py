@@ -7,6 +7,7 @@ import pytest
 
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import Layout, RowSpec, UnrollPool, UnrollWriter, bytes_per_column
+from learner.flags import LeaseEnd
 from protos.specs import ArraySpec
 from tests.learner.experience.worlds import LAYOUT, Row, World, assert_same_batch, expected_batch
 
@@ -103,7 +104,7 @@ def test_unrolls_are_numbered_as_they_finish_and_know_which_they_continue() -> N
 def test_an_unroll_of_another_lease_continues_none() -> None:
     parts = Parts(length=2)
     parts.step(4, 0, 1)
-    parts.writer.drop(np.array([0], np.int32))
+    parts.writer.drop(np.array([0], np.int32), LeaseEnd.CLOSED)
     parts.world.end_lease([0])
     parts.step(3, 0, 1)
     columns = parts.finished()

@@ -6,6 +6,16 @@ from learner.experience.unroll_queue import UnrollQueue
 from tests.learner.experience.running import Running
 
 
+class Now:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
 def test_first_in_first_out() -> None:
     queue = UnrollQueue(8)
     queue.put(np.array([5, 3]))
@@ -42,20 +52,26 @@ def test_wait_for_room_returns_at_once_below_capacity() -> None:
     queue = UnrollQueue(2)
     queue.put(np.array([1]))
     assert queue.wait_for_room()
-    assert queue.statistics() == {"depth": 1, "capacity": 2, "full_waits": 0}
+    assert queue.statistics() == {"depth": 1, "capacity": 2, "full_waits": 0, "full_seconds": 0}
 
 
 def test_wait_for_room_waits_while_full_and_is_counted() -> None:
-    queue = UnrollQueue(2)
+    now = Now()
+    queue = UnrollQueue(2, clock=now)
     queue.put(np.array([1, 2, 3]))
     actor = Running(queue.wait_for_room)
     actor.until_it_waits()
-    assert queue.statistics() == {"depth": 3, "capacity": 2, "full_waits": 1}
+    now.seconds = 3.0
+    assert queue.statistics() == {"depth": 3, "capacity": 2, "full_waits": 1, "full_seconds": 3}
     queue.take(1)
     actor.until_it_waits(lambda: queue.statistics()["depth"] == 2)
     queue.take(1)
     assert actor.result() is True
-    assert queue.statistics() == {"depth": 1, "capacity": 2, "full_waits": 1}
+    now.seconds = 9.0
+    assert queue.statistics() == {"depth": 1, "capacity": 2, "full_waits": 1, "full_seconds": 3}
+    queue.put(np.array([4]))
+    now.seconds = 10.0
+    assert queue.statistics()["full_seconds"] == 4
 
 
 def test_in_lock_step_there_is_room_only_when_what_was_taken_is_trained_on() -> None:
@@ -103,4 +119,4 @@ def test_closed_queue_turns_away_both_sides_though_there_is_room_and_content() -
     queue.close()
     assert queue.wait_for_room() is False
     assert queue.take(1) is None
-    assert queue.statistics() == {"depth": 1, "capacity": 4, "full_waits": 0}
+    assert queue.statistics() == {"depth": 1, "capacity": 4, "full_waits": 0, "full_seconds": 0}

@@ -11,6 +11,7 @@ import pytest
 from learner.experience.trajectory import State
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import UnrollPool, UnrollWriter, pool_columns
+from learner.flags import LeaseEnd
 from tests.learner.experience.running import Running
 from tests.learner.experience.worlds import LAYOUT, World, assert_same_batch, expected_batch
 
@@ -77,13 +78,15 @@ def test_random_interleavings_of_steps_leases_and_batches(length: int, seed: int
         if rng.random() < 0.15:
             over = rng.permutation(slots)[: rng.integers(1, slots + 1)]
             dropped += world.end_lease(over.tolist())
-            parts.writer.drop(over.astype(np.int32))
+            parts.writer.drop(over.astype(np.int32), LeaseEnd.CLOSED)
         while len(world.unrolls) > 20 or (world.unrolls and rng.random() < 0.3):
             parts.take_and_compare(int(rng.integers(1, min(len(world.unrolls), 4) + 1)))
         assert parts.queue.statistics()["depth"] == len(world.unrolls)
         assert parts.writer.statistics() == {
             "finished": finished,
             "dropped": dropped[0],
+            "dropped_closed": dropped[0],
+            **dict.fromkeys(("dropped_expired", "dropped_refused", "dropped_drained"), 0),
             "dropped_steps": dropped[1],
             "unfinished": len(world.rows),
         }
@@ -91,7 +94,7 @@ def test_random_interleavings_of_steps_leases_and_batches(length: int, seed: int
     assert dropped[0] > 10
     if world.unrolls:
         parts.take_and_compare(len(world.unrolls))
-    parts.writer.drop(np.arange(slots, dtype=np.int32))
+    parts.writer.drop(np.arange(slots, dtype=np.int32), LeaseEnd.CLOSED)
     parts.assert_no_leak()
 
 
@@ -125,7 +128,7 @@ def test_memory_is_fetched_while_the_writer_is_free() -> None:
     during: list[Mapping[str, float]] = []
 
     def state_before(rows: np.ndarray) -> State:
-        parts.writer.drop(np.array([2], np.int32))
+        parts.writer.drop(np.array([2], np.int32), LeaseEnd.CLOSED)
         during.append(parts.writer.statistics())
         return steps.state_before(rows)
 
@@ -153,7 +156,7 @@ def test_slot_of_another_lease_begins_afresh() -> None:
     parts = Parts(length=2)
     parts.step(0)
     parts.step(0)
-    parts.writer.drop(np.array([0], np.int32))
+    parts.writer.drop(np.array([0], np.int32), LeaseEnd.CLOSED)
     parts.world.end_lease([0])
     for _ in range(3):
         parts.step(0)
@@ -166,13 +169,25 @@ def test_dropping_counts_transitions_that_were_lost() -> None:
     for _ in range(3):
         parts.step(0, 1)
     parts.step(1)
-    parts.writer.drop(np.array([0, 1, 2], np.int32))
+    parts.writer.drop(np.array([0, 1, 2], np.int32), LeaseEnd.CLOSED)
     # Slot 0 loses 2 transitions; slot 1 has just finished its 3, and slot 2 never took a step.
     statistics = parts.writer.statistics()
     assert (statistics["dropped"], statistics["dropped_steps"]) == (2, 2)
     assert statistics["unfinished"] == 0
-    parts.writer.drop(np.array([0, 1, 2], np.int32))
+    parts.writer.drop(np.array([0, 1, 2], np.int32), LeaseEnd.CLOSED)
     assert parts.writer.statistics() == statistics
+
+
+def test_dropped_unrolls_are_counted_by_reason() -> None:
+    parts = Parts(length=3)
+    parts.step(0, 1, 2)
+    parts.writer.drop(np.array([0], np.int32), LeaseEnd.EXPIRED)
+    parts.writer.drop(np.array([1, 2], np.int32), LeaseEnd.REFUSED)
+    parts.step(0)
+    parts.writer.drop(np.array([0], np.int32), LeaseEnd.DRAINED)
+    statistics = parts.writer.statistics()
+    reasons = [statistics[f"dropped_{reason}"] for reason in ("closed", "expired", "refused", "drained")]
+    assert (reasons, statistics["dropped"]) == ([0, 1, 2, 1], 4)
 
 
 def test_dropping_leaves_finished_unrolls_and_other_slots_alone() -> None:
@@ -180,7 +195,7 @@ def test_dropping_leaves_finished_unrolls_and_other_slots_alone() -> None:
     for _ in range(3):
         parts.step(0, 1)
     parts.step(0, 1)
-    parts.writer.drop(np.array([0], np.int32))
+    parts.writer.drop(np.array([0], np.int32), LeaseEnd.CLOSED)
     parts.world.end_lease([0])
     parts.step(1)
     parts.take_and_compare(3)
@@ -231,7 +246,7 @@ def test_leases_end_while_acting_waits() -> None:
     parts.step(0)
     actor = Running(lambda: parts.step(0))
     actor.until_it_waits()
-    parts.writer.drop(np.array([1], np.int32))
+    parts.writer.drop(np.array([1], np.int32), LeaseEnd.CLOSED)
     assert parts.writer.statistics()["dropped"] == 1
     parts.queue.close()
     assert actor.result() is False

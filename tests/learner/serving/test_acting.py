@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from learner.experience.unrolls import Steps
-from learner.flags import LEASE_START
+from learner.flags import LEASE_START, LeaseEnd
 from learner.serving.acting import Acting
 from learner.serving.batcher import Request
 from learner.telemetry.episodes import EpisodeTracker
@@ -31,7 +31,7 @@ class Kept:
     def append(self, steps: Steps) -> None:
         self.slots.append(steps.slots.tolist())
 
-    def drop(self, slots: np.ndarray) -> None:
+    def drop(self, slots: np.ndarray, reason: LeaseEnd) -> None:
         self.dropped.append(slots.tolist())
 
 
@@ -99,7 +99,7 @@ def test_the_lane_knows_its_place() -> None:
     story = Story()
     lane = story.lane
     assert (lane.spec, lane.slots.capacity, lane.max_rows, lane.version()) == (SPEC, SLOTS, MAX_ROWS, 5)
-    lane.drop(np.array([2, 4], np.int32))
+    lane.drop(np.array([2, 4], np.int32), LeaseEnd.CLOSED)
     assert story.experience.dropped == [[2, 4]]
 
 

@@ -139,6 +139,28 @@ def test_statistics_count_what_was_taken_and_what_waits() -> None:
     assert batcher.statistics() == {"batches": 3, "rows": 8, "rows_waiting": 0, "max_rows": 4}
 
 
+def test_each_batch_is_measured_by_its_rows_and_its_first_requests_wait() -> None:
+    now = [10.0]
+    answers = Answers()
+    batcher = Batcher(SPEC.observation, max_rows=4, scratch_slot=SCRATCH, clock=lambda: now[0])
+    batches = iter(batcher)
+    batcher.submit(answers.request(0, 1, 2))
+    now[0] = 10.5
+    batcher.submit(answers.request(3, 4))  # in line, and first of the next batch
+    batcher.submit(answers.request(5))
+    now[0] = 12.0
+    next(batches)  # waited 2 s
+    now[0] = 12.5
+    batcher.submit(answers.request(6))
+    now[0] = 13.0
+    next(batches)  # waited 2.5 s
+    spreads = batcher.spreads()
+    rows, wait = spreads["batch_rows"], spreads["batch_wait"]
+    assert (rows.bounds, rows.counts, rows.total) == ((1, 2, 4), (0, 0, 2, 0), 7)
+    assert wait.total == pytest.approx(4.5)
+    assert wait.counts[wait.bounds.index(2.5)] == 2
+
+
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_threads_answer_every_request_exactly_once(num_threads: int) -> None:
     batcher, answers = make_batcher(max_rows=7, num_threads=num_threads), Answers()

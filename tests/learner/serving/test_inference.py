@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 
 from learner.experience.unrolls import RowSpec, Steps
-from learner.flags import LEASE_START
+from learner.flags import LEASE_START, LeaseEnd
 from learner.serving.batcher import InferenceBatch, Request
 from learner.serving.env_state import StateTables
 from learner.serving.inference import InferenceWorker, PolicyAnswer, PolicyFunction, bucket_sizes
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.statistics import BusyClock
+from learner.telemetry.statistics import BusyClock, durations
 from learner.training.weights import PublishedWeights
 from protos import inference_pb2 as pb
 from tests.fakes import SPEC, SumPolicy, observation
@@ -212,13 +212,20 @@ class Story:
         self.events: list[tuple[str, Any]] = []
         self.weights = PublishedWeights(lambda: None, version=5)
         self.clock = BusyClock()
+        self.latency = durations()
         self.episodes = EpisodeTracker(SLOTS)
         self._keep = keep
         self._room = room
 
     def run(self, *batches: InferenceBatch, policy: Any = None) -> None:
         InferenceWorker(
-            batches, policy or make_function(), self.weights, self.clock, self.episodes, self
+            batches,
+            policy or make_function(),
+            self.weights,
+            self.clock,
+            self.latency,
+            self.episodes,
+            self,
         ).run()
 
     def batch(self, slots: list[int], numbers: list[float], flags: int = pb.FIRST) -> InferenceBatch:
@@ -235,7 +242,7 @@ class Story:
         self.events.append(("recorded", steps.slots.tolist()))
         self._keep(steps)
 
-    def drop(self, slots: np.ndarray) -> None:
+    def drop(self, slots: np.ndarray, reason: LeaseEnd) -> None:
         raise AssertionError("leases end on the event loop")
 
 

@@ -11,10 +11,13 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
+from learner.config import LearnerOptions
+from learner.serving.security import ServerSecurity
 from learner.serving.server import SERVICE_NAME, InferenceServer
 from protos.errors import ConfigError, NotServing
+from tests.certificates import TOKEN, Authority
 from tests.fakes import PATIENCE_SECONDS, FakeLearner, LogLines
-from tests.learner.serving.wire import Stream, step
+from tests.learner.serving.wire import Stream, opening, step
 
 
 def health(address: str, service: str) -> str:
@@ -55,6 +58,74 @@ def test_close_cuts_off_a_client_that_does_not_listen_and_nothing_else(address: 
         learner.server.close()
         gc.collect()
         assert log.lines() == []
+
+
+# An address for probes --------------------------------------------------------------------------
+
+
+def probed(learner: FakeLearner) -> str:
+    return f"127.0.0.1:{learner.server.health_port}"
+
+
+@pytest.mark.parametrize("service", ["", SERVICE_NAME])
+def test_probes_are_told_what_the_learner_is(address: str, service: str) -> None:
+    with FakeLearner(address, health_listen="127.0.0.1:0", starting=True) as learner:
+        assert health(probed(learner), service) == "NOT_SERVING"
+        learner.server.open_lanes(learner.lanes)
+        assert health(probed(learner), service) == "SERVING"
+        learner.server.set_healthy(False)
+        assert health(probed(learner), service) == "NOT_SERVING"
+        learner.server.set_healthy(True)
+        assert health(probed(learner), service) == "SERVING"
+        learner.server.end_streams(NotServing("later"))
+        assert health(probed(learner), service) == "NOT_SERVING"
+
+
+def test_probes_need_neither_tls_nor_a_token(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    options = LearnerOptions(**authority.issue("learner"), token_file=authority.tokens(TOKEN))  # type: ignore[arg-type]
+    security = ServerSecurity(options, environ={})
+    with FakeLearner("127.0.0.1:0", health_listen="127.0.0.1:0", security=security) as learner:
+        assert health(probed(learner), "") == "SERVING"
+
+
+def test_the_address_for_probes_answers_nothing_else(address: str) -> None:
+    with FakeLearner(address, health_listen="127.0.0.1:0") as learner:
+        with Stream(probed(learner)) as stream:
+            stream.send(opening())
+            assert stream.ended()[0] is grpc.StatusCode.UNIMPLEMENTED
+        with grpc.insecure_channel(probed(learner)) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            request = health_pb2.HealthCheckRequest()
+            with pytest.raises(grpc.RpcError) as ended:
+                next(stub.Watch(request, timeout=PATIENCE_SECONDS))
+            assert ended.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert ended.value.details() == "this address answers Check alone"
+            with pytest.raises(grpc.RpcError) as reflected:
+                ProtoReflectionDescriptorDatabase(channel).get_services()
+            assert reflected.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_taken_address_for_probes_is_refused(address: str) -> None:
+    with FakeLearner(address, health_listen="127.0.0.1:0") as learner:
+        other = InferenceServer("127.0.0.1:0", health_listen=probed(learner), lease_seconds=1)
+        with pytest.raises(ConfigError) as refusal:
+            other.start()
+        other.close()
+        assert str(refusal.value).startswith(
+            f"--health-listen {probed(learner)}: expected a free address, HOST:PORT or unix:PATH; "
+        )
+
+
+@pytest.mark.parametrize("listen", ["", "7778", ":7778", "127.0.0.1:99999"])
+def test_a_malformed_address_for_probes_is_refused(address: str, listen: str) -> None:
+    server = InferenceServer(address, health_listen=listen, lease_seconds=1)
+    with pytest.raises(ConfigError) as refusal:
+        server.start()
+    assert str(refusal.value) == f"--health-listen {listen}: expected HOST:PORT or unix:PATH"
+
+
+# Addresses --------------------------------------------------------------------------------------
 
 
 def refused(listen: str) -> str:

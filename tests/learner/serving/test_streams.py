@@ -6,7 +6,7 @@ import threading
 import grpc
 import pytest
 
-from learner.flags import LEASE_START
+from learner.flags import LEASE_START, LeaseEnd
 from learner.serving.batcher import Request
 from protos import inference_pb2 as pb
 from protos.errors import NotServing, RequestError, RunEnded
@@ -100,6 +100,7 @@ def test_after_the_lease_a_fresh_one_begins(address: str, log: LogLines) -> None
             stream.act(step(1, 10, 11, flags=pb.FIRST))
         log.wait_for("a test: lease expired")
         assert learner.next_dropped() == [0, 1]
+        assert learner.reasons == [LeaseEnd.EXPIRED]
         assert learner.slots.statistics()["leased"] == 0
         seen: list[Request] = []
         learner.on_step = lambda request: (seen.append(request), answer(request))
@@ -289,6 +290,7 @@ def test_statistics_tell_what_is_open_and_what_was(learner: FakeLearner) -> None
         "sessions": 0,
         "streams": 0,
         "environments": 0,
+        "environments_connected": 0,
         "actor_seconds_waiting": 0.0,
         "actor_seconds_acting": 0.0,
     }
@@ -299,6 +301,7 @@ def test_statistics_tell_what_is_open_and_what_was(learner: FakeLearner) -> None
         one.act(step(2, 10, 11))
         statistics = learner.server.statistics()
         assert (statistics["sessions"], statistics["streams"], statistics["environments"]) == (2, 2, 5)
+        assert statistics["environments_connected"] == 5
         assert statistics["count_sessions_begun"] == 2
         assert 0 < statistics["actor_seconds_waiting"] < 20
         assert 0 < statistics["actor_seconds_acting"] < 20
@@ -308,7 +311,31 @@ def test_statistics_tell_what_is_open_and_what_was(learner: FakeLearner) -> None
         other.ended()
     statistics = learner.server.statistics()
     assert (statistics["sessions"], statistics["streams"], statistics["environments"]) == (0, 0, 0)
+    assert statistics["environments_connected"] == 0
     assert statistics["count_errors_invalid_argument"] == 1
+    assert learner.reasons == [LeaseEnd.CLOSED, LeaseEnd.REFUSED]
+
+
+def test_leases_that_the_learner_ends_say_so(learner: FakeLearner) -> None:
+    with Stream(learner.address) as stream:
+        stream.open(2)
+        learner.server.end_streams(NotServing("later"))
+        assert learner.next_dropped() == [0, 1]
+    assert learner.reasons == [LeaseEnd.DRAINED]
+
+
+def test_environments_of_a_lost_stream_are_leased_and_not_connected(
+    learner: FakeLearner, log: LogLines
+) -> None:
+    with Stream(learner.address) as stream:
+        stream.open(3)
+        assert learner.server.statistics()["environments_connected"] == 3
+    log.wait_for("stream lost")
+    with Stream(learner.address) as other:
+        # What this stream is told comes after what the lost one left behind.
+        other.open(2)
+        statistics = learner.server.statistics()
+        assert (statistics["environments"], statistics["environments_connected"]) == (5, 2)
 
 
 def test_a_flood_of_messages_is_all_answered_at_the_streams_rate(address: str) -> None:

@@ -103,7 +103,7 @@ class Learner:
             max_rows=CAPACITY,
             submit=self.requests.append,
             version=lambda: 7,
-            drop=lambda slots: self.drop(slots),
+            drop=lambda slots, reason: self.drop(slots),
         )
         self.service.open_lanes({pb.TRAIN: lane})
 

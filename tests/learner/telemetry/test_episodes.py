@@ -250,13 +250,40 @@ def test_incomplete_state_is_refused(missing: str) -> None:
 
 def test_statistics_say_how_episodes_spread() -> None:
     tracker = EpisodeTracker(1)
-    assert tracker.statistics() == {"steps": 0, "finished": 0}
+    assert tracker.statistics() == {
+        "steps": 0, "finished": 0, "steps_since_start": 0, "finished_since_start": 0
+    }  # fmt: skip
     run_episode(tracker, 0, 1, 1, 1)
     run_episode(tracker, 0, 9)
     assert tracker.statistics() == {
         "steps": 4,
         "finished": 2,
+        "steps_since_start": 4,
+        "finished_since_start": 2,
         "mean_length_100": 2,
         "min_return_100": 3,
         "max_return_100": 9,
     }
+
+
+def test_counts_of_this_process_leave_out_those_that_were_restored() -> None:
+    before, tracker = EpisodeTracker(1), EpisodeTracker(1)
+    run_episode(before, 0, 1, 1)
+    tracker.restore(before.state())
+    run_episode(tracker, 0, 9)
+    statistics = tracker.statistics()
+    assert (statistics["steps"], statistics["finished"]) == (3, 2)
+    assert (statistics["steps_since_start"], statistics["finished_since_start"]) == (1, 1)
+
+
+def test_returns_and_lengths_are_spread_below_zero_too() -> None:
+    tracker = EpisodeTracker(1)
+    run_episode(tracker, 0, -3, -1)
+    run_episode(tracker, 0, 1, 0, 0)
+    spreads = tracker.spreads()
+    returns, lengths = spreads["returns"], spreads["lengths"]
+    assert returns.bounds[0] == -500_000
+    assert returns.counts[returns.bounds.index(-2)] == 1  # -4: above -5, up to -2
+    assert returns.counts[returns.bounds.index(1)] == 1
+    assert lengths.total == 5
+    assert (lengths.counts[lengths.bounds.index(2)], lengths.counts[lengths.bounds.index(5)]) == (1, 1)

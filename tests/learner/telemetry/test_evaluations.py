@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from learner.flags import LeaseEnd
 from learner.telemetry.episodes import Episode
 from learner.telemetry.evaluations import Evaluations
 from protos import inference_pb2 as pb
@@ -75,7 +76,7 @@ def test_a_lease_that_ends_takes_its_episode_with_it_and_its_heir_goes_on() -> N
     evaluations = Evaluations(4, 2)
     evaluations.begin(1, 0.0, 1, environments=2)
     evaluations.append(steps(0, 1))
-    evaluations.drop(np.array([0, 1]))
+    evaluations.drop(np.array([0, 1]), LeaseEnd.CLOSED)
     evaluations.add(ended(0, 50.0))
     assert evaluations.results() == []
     play(evaluations, (2, 1.0), (3, 3.0))
@@ -86,14 +87,14 @@ def test_those_that_are_left_play_what_others_owe() -> None:
     evaluations = Evaluations(4, 4)
     evaluations.begin(1, 0.0, 1, environments=2)
     play(evaluations, (0, 1.0), (1, 3.0))
-    evaluations.drop(np.array([1]))
+    evaluations.drop(np.array([1]), LeaseEnd.CLOSED)
     play(evaluations, (0, 1.0), (0, 3.0))
     assert evaluations.results()[0].mean_return == 2.0
 
 
 def test_a_lease_that_ends_between_rounds_changes_nothing_of_the_next() -> None:
     evaluations = Evaluations(4, 2)
-    evaluations.drop(np.array([3]))
+    evaluations.drop(np.array([3]), LeaseEnd.CLOSED)
     evaluations.begin(1, 0.0, 1, environments=2)
     play(evaluations, (0, 1.0), (0, 1.0))
     assert evaluations.under_way

@@ -5,7 +5,18 @@ from contextlib import suppress
 
 import pytest
 
-from learner.telemetry.statistics import BusyClock, Rate, Ratio, Registry, RunningMean
+from learner.telemetry.statistics import (
+    BusyClock,
+    Histogram,
+    Rate,
+    Ratio,
+    Registry,
+    RunningMean,
+    Spread,
+    Stopwatch,
+    durations,
+    merged,
+)
 
 
 class FakeClock:
@@ -127,3 +138,92 @@ def test_ratio_is_growth_over_growth() -> None:
     assert rows_a_batch.of(30, 3) == 10
     assert rows_a_batch.of(50, 4) == 20
     assert rows_a_batch.of(50, 4) == 0
+
+
+def test_busy_seconds_are_those_since_the_start() -> None:
+    now = FakeClock()
+    clock = BusyClock(now)
+    with clock.busy():
+        now.now += 3
+        assert clock.busy_seconds() == 3
+    now.now += 2
+    assert clock.busy_fraction() == pytest.approx(0.6)
+    assert clock.busy_seconds() == clock.busy_seconds() == 3
+
+
+@pytest.mark.parametrize(
+    ("work", "seconds"),
+    [((6.0, None), 6.0), ((5.0, 103.5), 5.0)],
+    ids=["ends at 101", "begins at 103.5"],
+)
+def test_busy_seconds_count_no_time_without_work(
+    work: tuple[float, float | None], seconds: float
+) -> None:
+    """Counted beyond its end, work would be taken back by the next reading."""
+
+    def meanwhile() -> float:
+        clock._work = work
+        return 103.0
+
+    clock = BusyClock(lambda: 100.0)
+    clock._work = (5.0, 100.0)
+    clock._clock = meanwhile
+    assert clock.busy_seconds() == seconds
+
+
+def test_histogram_counts_values_up_to_each_bound() -> None:
+    rows = Histogram([1, 2, 4])
+    assert rows.spread() == Spread((1, 2, 4), (0, 0, 0, 0), 0)
+    for value in (1, 2, 3, 4, 5, 0.5):
+        rows.add(value)
+    assert rows.spread() == Spread((1, 2, 4), (2, 1, 2, 1), 15.5)
+
+
+def test_histogram_times_what_succeeds() -> None:
+    now = FakeClock()
+    seconds = Histogram([1, 2])
+    with seconds.time(now):
+        now.now += 1.5
+    with suppress(KeyError), seconds.time(now):
+        raise KeyError
+    assert seconds.spread() == Spread((1, 2), (0, 1, 0), 1.5)
+
+
+def test_durations_reach_from_a_tenth_of_a_millisecond_to_ten_seconds() -> None:
+    bounds = durations().spread().bounds
+    assert bounds == tuple(sorted(set(bounds)))
+    assert (bounds[0], bounds[-1]) == (pytest.approx(1e-4), 10)
+
+
+def test_several_threads_histograms_are_one() -> None:
+    one, other = Histogram([1, 2]), Histogram([1, 2])
+    one.add(1)
+    other.add(1)
+    other.add(7)
+    assert merged([one, other]) == Spread((1, 2), (2, 0, 1), 9)
+
+
+def test_registry_gives_histograms_by_part() -> None:
+    registry, rows = Registry(), Histogram([1])
+    registry.register_spreads("acting", lambda: {"rows": rows.spread()})
+    rows.add(1)
+    assert registry.spreads() == {"acting/rows": Spread((1,), (1, 0), 1)}
+    with pytest.raises(ValueError, match="two parts report as 'acting'"):
+        registry.register_spreads("acting", dict)
+
+
+def test_stopwatch_adds_up_how_long_something_was_so() -> None:
+    now = FakeClock()
+    full = Stopwatch(now)
+    full.note(False)
+    now.now += 1
+    full.note(True)
+    now.now += 2
+    full.note(True)
+    assert full.seconds() == 2
+    full.note(False)
+    now.now += 4
+    assert full.seconds() == 2
+    full.note(True)
+    now.now += 1
+    assert full.seconds() == 3

@@ -170,8 +170,14 @@ def test_what_a_killed_save_left_is_ignored_and_then_removed(tmp_path: Path) -> 
 def test_a_full_disk_costs_the_checkpoint_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    checkpoints.save(1, ARRAYS, {})
+    now = [100.0]
+    checkpoints = Checkpoints(tmp_path, keep=1, clock=lambda: now[0])
+    now[0] = 102.0
+    assert checkpoints.statistics() == {"saved": 0, "failed": 0, "age_seconds": 2}
+    path = checkpoints.save(1, ARRAYS, {})
+    assert path is not None
+    size = path.stat().st_size
+    now[0] = 105.0
     with full_at(1500):
         assert checkpoints.save(2, ARRAYS, {}) is None
     assert names(tmp_path) == ["step_000000001.npz"]
@@ -179,7 +185,7 @@ def test_a_full_disk_costs_the_checkpoint_alone(
     assert re.search(
         r"step_000000002.npz cannot be written \(File too large\): training goes on", caplog.text
     )
-    assert checkpoints.statistics() == {"saved": 1, "failed": 1}
+    assert checkpoints.statistics() == {"saved": 1, "failed": 1, "age_seconds": 3, "bytes": size}
     assert checkpoints.save(3, ARRAYS, {}) is not None
 
 

@@ -56,11 +56,13 @@ class Story:
         self._stop_at = stop_at
         self.weights = PublishedWeights(lambda: self.events.append("copy"), version)
         self.clock = BusyClock(lambda: self.now)
+        self.waiting = BusyClock(lambda: self.now)
         self.trainer = Trainer(
             self._updated,
             self._taken(batches),
             self.weights,
             self.clock,
+            self.waiting,
             progress=lambda: self.now / 100,
             version=version,
             after_update=self._after,
@@ -91,7 +93,8 @@ def test_each_version_is_published_after_its_update() -> None:
         *("batch 1", "update", "copy", ("after", 2, 2)),
     ]
     assert story.trainer.version == story.weights.version == 2
-    assert story.trainer.statistics() == {"version": 2}
+    # 3 seconds for each batch, 1 for each update: what `Story` makes of them.
+    assert story.trainer.statistics() == {"version": 2, "busy_seconds": 2, "data_wait_seconds": 6}
 
 
 def test_batch_hears_its_new_priorities_which_are_no_scalar() -> None:
@@ -166,3 +169,13 @@ def test_failed_update_is_raised_and_never_published() -> None:
         story.trainer.run()
     assert story.events == ["batch 0", "update"]
     assert story.trainer.version == story.weights.version == 0
+
+
+def test_each_update_and_its_lag_are_measured() -> None:
+    story = Story([batch_of([[0, 0], [9, 9]]), batch_of([[1, 0], [9, 9]])], version=1)
+    story.trainer.run()
+    spreads = story.trainer.spreads()
+    lags = spreads["policy_lag"]
+    # 1 - 0, and 2 - 0.5; the last row made no transition.
+    assert (lags.total, lags.bounds[:3], lags.counts[:3]) == (2.5, (0, 1, 2), (0, 1, 1))
+    assert sum(spreads["update"].counts) == 2

@@ -1,0 +1,222 @@
+"""What a scrape is answered: parsed by Prometheus's own parser, and compared with its page."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from learner.telemetry.exported import METRICS, Kind
+from learner.telemetry.prometheus import BUILD_INFO, CONTENT_TYPE, PrometheusMetrics
+from learner.telemetry.report import Report, metrics
+from learner.telemetry.statistics import Histogram, Registry
+
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def exposed(prometheus: PrometheusMetrics) -> dict[str, Metric]:
+    """The families of the learner and the process, by the names that Prometheus stores."""
+    families = text_string_to_metric_families(prometheus.exposition().decode())
+    return {
+        f"{family.name}_total" if family.type == "counter" else family.name: family
+        for family in families
+    }
+
+
+def samples(family: Metric) -> dict[tuple[str, ...], float]:
+    return {tuple(sample.labels.values()): sample.value for sample in family.samples}
+
+
+def value(prometheus: PrometheusMetrics, name: str) -> float:
+    (number,) = samples(exposed(prometheus)[name]).values()
+    return number
+
+
+def report(**changes: Any) -> Report:
+    given: dict[str, Any] = {"env_steps": 9, "total_steps": 10, "seconds": 1.0, "steps_per_second": 1.0}
+    return Report(**{**given, **changes})
+
+
+def whole() -> PrometheusMetrics:
+    """Of a learner that has every part, after its first interval."""
+    registry = Registry()
+    parts: dict[str, dict[str, float]] = {}
+    spreads: dict[str, Histogram] = {}
+    for metric in METRICS:
+        part, _, key = metric.source.partition("/")
+        if metric.kind is Kind.HISTOGRAM:
+            spreads[metric.source] = Histogram([1.0])
+        elif key:
+            keys = [key.format(value) for value in metric.values or [""]]
+            parts.setdefault(part, {}).update(dict.fromkeys(keys, 1.0))
+    for name, numbers in parts.items():
+        registry.register(name, numbers.copy)
+    for name in {source.partition("/")[0] for source in spreads}:
+        registry.register_spreads(
+            name,
+            lambda name=name: {
+                source.partition("/")[2]: histogram.spread()
+                for source, histogram in spreads.items()
+                if source.startswith(f"{name}/")
+            },
+        )
+    prometheus = PrometheusMetrics(registry, frames_per_step=4)
+    full = report(mean_return_100=1.0, actors_idle=0.5)
+    prometheus.note(full, metrics(full, {}))
+    return prometheus
+
+
+# The format -------------------------------------------------------------------------------------
+
+
+def test_names_follow_prometheus_conventions() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    for metric in METRICS:
+        assert re.fullmatch(r"seedbed_[a-z]+(_[a-z]+)*", metric.name), metric.name
+        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
+        assert not re.search(r"_(ms|milliseconds|minutes|kb|megabytes|percent)(_|$)", metric.name)
+        assert metric.meaning.endswith("."), metric.name
+
+
+def test_each_metric_has_its_type_and_meaning() -> None:
+    families = exposed(whole())
+    for metric in METRICS:
+        family = families[metric.name]
+        assert (family.type, family.documentation) == (metric.kind, metric.meaning)
+    assert CONTENT_TYPE.startswith("text/plain; version=")
+
+
+def test_process_memory_and_cpu_are_told() -> None:
+    families = exposed(PrometheusMetrics(Registry()))
+    assert value(PrometheusMetrics(Registry()), "process_resident_memory_bytes") > 1e6
+    assert {"process_cpu_seconds_total", "process_start_time_seconds"} <= set(families)
+
+
+def test_versions_are_told() -> None:
+    (sample,) = exposed(PrometheusMetrics(Registry()))[BUILD_INFO].samples
+    assert sample.value == 1
+    assert set(sample.labels) == {"version", "protocol", "python", "tensorflow"}
+    assert all(re.fullmatch(r"\d[\w.]*", version) for version in sample.labels.values())
+
+
+def test_a_version_that_is_not_known_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.telemetry.prometheus._version_of.__defaults__", None)
+    from learner.telemetry.prometheus import _version_of
+
+    assert _version_of("no-such-package-of-ours", "nor-this-one") == "unknown"
+
+
+# Values -----------------------------------------------------------------------------------------
+
+
+def test_counters_and_gauges_are_those_of_now() -> None:
+    registry, depth = Registry(), {"depth": 1.0, "full_seconds": 2.5}
+    registry.register("queue", lambda: depth)
+    prometheus = PrometheusMetrics(registry)
+    assert value(prometheus, "seedbed_unroll_queue_depth") == 1
+    depth["depth"] = 3
+    assert value(prometheus, "seedbed_unroll_queue_depth") == 3
+    assert value(prometheus, "seedbed_unroll_queue_full_seconds_total") == 2.5
+
+
+def test_what_never_happened_is_0_and_what_is_not_there_is_left_out() -> None:
+    registry = Registry()
+    registry.register("serving", lambda: {"count_errors_internal": 2})
+    families = exposed(PrometheusMetrics(registry))
+    errors = samples(families["seedbed_stream_errors_total"])
+    assert errors[("internal",)] == 2
+    assert errors[("invalid_argument",)] == errors[("unauthenticated",)] == 0
+    assert samples(families["seedbed_leases_lost_total"]) == {(): 0}
+    assert "seedbed_unrolls_dropped_total" not in families
+    assert "seedbed_sessions" not in families
+    assert "seedbed_replay_unrolls" not in families
+
+
+def test_histogram_is_cumulative_and_has_its_sum_and_count() -> None:
+    registry, rows = Registry(), Histogram([1, 2, 4])
+    registry.register_spreads("acting", lambda: {"batch_rows": rows.spread()})
+    for size in (1, 2, 2, 4, 7):
+        rows.add(size)
+    family = exposed(PrometheusMetrics(registry))["seedbed_inference_batch_rows"]
+    found = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
+    assert found == {
+        ("seedbed_inference_batch_rows_bucket", "1.0"): 1,
+        ("seedbed_inference_batch_rows_bucket", "2.0"): 3,
+        ("seedbed_inference_batch_rows_bucket", "4.0"): 4,
+        ("seedbed_inference_batch_rows_bucket", "+Inf"): 5,
+        ("seedbed_inference_batch_rows_count", None): 5,
+        ("seedbed_inference_batch_rows_sum", None): 16,
+    }
+
+
+def test_histogram_of_values_below_zero_has_no_sum() -> None:
+    """A sum that may fall is no counter, and `rate` would take it for a restart."""
+    registry, returns = Registry(), Histogram([-1, 0, 1])
+    registry.register_spreads("episodes", lambda: {"returns": returns.spread()})
+    returns.add(-7)
+    family = exposed(PrometheusMetrics(registry))["seedbed_episode_return"]
+    assert {sample.name for sample in family.samples} == {"seedbed_episode_return_bucket"}
+    assert samples(family) == {("-1.0",): 1, ("0.0",): 1, ("1.0",): 1, ("+Inf",): 1}
+
+
+def test_ratios_are_those_of_the_last_interval() -> None:
+    prometheus = PrometheusMetrics(Registry())
+    assert "seedbed_inference_busy_ratio" not in exposed(prometheus)
+
+    def note(**changes: float | None) -> None:
+        interval = report(**changes)
+        prometheus.note(interval, metrics(interval, {"queue/depth": 9}))
+
+    note(inference_busy=0.25, training_data_wait=0.5, actors_idle=None)
+    assert value(prometheus, "seedbed_inference_busy_ratio") == 0.25
+    assert value(prometheus, "seedbed_training_data_wait_ratio") == 0.5
+    families = exposed(prometheus)
+    assert "seedbed_actors_idle_ratio" not in families
+    # What the registry is asked for is not taken from a report that is as old as an interval.
+    assert "seedbed_unroll_queue_depth" not in families
+    note(inference_busy=0.75)
+    assert value(prometheus, "seedbed_inference_busy_ratio") == 0.75
+
+
+def test_frames_are_counted_where_a_step_has_a_known_number() -> None:
+    registry = Registry()
+    registry.register("episodes", lambda: {"steps_since_start": 25})
+    assert "seedbed_environment_frames_total" not in exposed(PrometheusMetrics(registry))
+    prometheus = PrometheusMetrics(registry, frames_per_step=4)
+    assert value(prometheus, "seedbed_environment_frames_total") == 100
+
+
+# The page ---------------------------------------------------------------------------------------
+
+Row = tuple[str, str, str]
+
+
+def documented() -> dict[str, Row]:
+    """Type, labels and meaning of each metric in the page's tables, by its name."""
+    row = re.compile(r"^\| `(\w+)` \| (\w+) \| (.*?) \| .*? \| (.*?) \|", re.MULTILINE)
+    found = row.findall(PAGE.read_text(encoding="utf-8"))
+    assert len({name for name, *_ in found}) == len(found)
+    return {name: (kind, labels, meaning) for name, kind, labels, meaning in found}
+
+
+def exported() -> Mapping[str, Row]:
+    rows = {}
+    for name, family in exposed(whole()).items():
+        labels = {label for sample in family.samples for label in sample.labels if label != "le"}
+        rows[name] = (family.type, ", ".join(f"`{label}`" for label in sorted(labels)) or "-", name)
+    return rows
+
+
+def test_the_page_has_what_is_exported_and_no_more() -> None:
+    page = {name: row[:2] for name, row in documented().items()}
+    assert page == {name: row[:2] for name, row in exported().items()}
+
+
+def test_the_page_says_what_the_scrape_says() -> None:
+    page = documented()
+    for metric in METRICS:
+        assert page[metric.name][2] == metric.meaning.removesuffix("."), metric.name
