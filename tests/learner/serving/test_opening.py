@@ -81,6 +81,10 @@ REFUSED_OPENINGS = {
         "mode: expected TRAIN (what this learner serves), found EVALUATE",
     ),
     "long name": ({"client": "x" * 201}, "client: expected at most 200 characters, found 201"),
+    "long version": (
+        {"client_version": "x" * 101},
+        "client_version: expected at most 100 characters, found 101",
+    ),
     "no spec": ({"spec": None}, "observation spec: expected 1 to 256 leaves, found 0"),
     "another spec": (
         {"spec": specs.to_proto(OTHER_SPEC)},
