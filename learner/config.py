@@ -45,8 +45,8 @@ class LearnerOptions(AgentOptions):
     )
     metrics_listen: str | None = option(
         None,
-        "address to show the run's state on by HTTP, HOST:PORT: a page for people at /, the same as JSON "
-        "at /status.json; whoever reaches it may look",
+        "address to show the run's state on by HTTP, HOST:PORT: a page for people at /, the same as "
+        "JSON at /status.json; whoever reaches it may look",
     )
     tls_cert: str | None = option(
         None, "certificate chain of the address on the network, PEM; read again when it changes"

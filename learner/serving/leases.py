@@ -72,8 +72,8 @@ class Lease:
 class Leases:
     """All leases of a learner.
 
-    Everything but `statistics` and `sessions` runs on the event loop, so that no state here needs a lock; inference
-    threads hand their answers over through a deque whose operations are atomic.
+    Everything but `statistics` and `sessions` runs on the event loop, so that no state here needs a
+    lock; inference threads hand their answers over through a deque whose operations are atomic.
 
     `on_failure` hears of a failure that no client has caused.
     """

@@ -175,7 +175,7 @@ class _Exchange(BaseHTTPRequestHandler):
         self.rfile, self.wfile = io.BytesIO(head), io.BytesIO()
         self.handle_one_request()
 
-    def do_GET(self) -> None:  # noqa: N802 - the base's name
+    def do_GET(self) -> None:
         route = self._routes.get(self.path.partition("?")[0])
         if route is None:
             self.send_error(HTTPStatus.NOT_FOUND)

@@ -31,7 +31,7 @@ class Problem(NamedTuple):
 
 
 class Problems(logging.Handler):
-    """Keeps the newest problems in bounded memory. `_kept_lock` guards what is kept: any thread may log."""
+    """Keeps the newest problems. Any thread may log: `_kept_lock` guards what is kept."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         super().__init__(logging.WARNING)

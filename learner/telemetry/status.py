@@ -160,9 +160,7 @@ def _refused(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix(_REFUSED): n for key, n in values.items() if key.startswith(_REFUSED)}
 
 
-def _sessions(
-    sessions: Sequence[SessionReport], rates: Mapping[int, float | None]
-) -> dict[str, Any]:
+def _sessions(sessions: Sequence[SessionReport], rates: Mapping[int, float | None]) -> dict[str, Any]:
     def by_rate(session: SessionReport) -> float:
         rate = rates[session.number]
         return math.inf if rate is None else rate / session.environments
@@ -180,7 +178,7 @@ def _sessions(
 
 
 def _points(curve: Curve) -> list[tuple[int, float, float]]:
-    """(environment steps, mean return, that of the last 100 episodes), for at most `MAX_POINTS` moments."""
+    """(environment steps, mean return, that of the last 100) of at most `MAX_POINTS` moments."""
     returns = [point.mean_return for point in curve.points]
     smooth = running_mean(returns, max(WINDOW // curve.episodes_per_point, 1))
     stride = math.ceil(len(returns) / MAX_POINTS) or 1
