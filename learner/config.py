@@ -43,6 +43,11 @@ class LearnerOptions(AgentOptions):
         "address to serve on, HOST:PORT or unix:PATH; if not given, 127.0.0.1:7777 for `learner` and a "
         "private unix socket for `train`",
     )
+    metrics_listen: str | None = option(
+        None,
+        "address to show the run's state on by HTTP, HOST:PORT: a page for people at /, the same as "
+        "JSON at /status.json; whoever reaches it may look",
+    )
     tls_cert: str | None = option(
         None, "certificate chain of the address on the network, PEM; read again when it changes"
     )
@@ -353,6 +358,7 @@ FREE_ON_RESUME = frozenset(
         "stop_eval_return", "save_replay", "max_skipped_updates", "watchdog_seconds",
         "max_message_rate", "tls_cert", "tls_key", "tls_client_ca", "token_file", "insecure",
         "record", "record_max_bytes", "drain_seconds", "interrupted_status", "health_listen",
+        "metrics_listen",
     }
 )  # fmt: skip
 """Options that a resumed run may change: they say how the run is run, not what is learned."""

@@ -28,11 +28,15 @@ from learner.serving.server import InferenceServer
 from learner.signals import end_within, ending_signals
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.evaluations import Evaluations
+from learner.telemetry.http_server import HttpServer
 from learner.telemetry.logs import import_tensorflow
+from learner.telemetry.problems import Problems
 from learner.telemetry.progress import make_display
-from learner.telemetry.reporter import Reporter
+from learner.telemetry.reporter import Reporter, Sink
 from learner.telemetry.run_directory import OFFENDING_BATCH, RunDirectory
 from learner.telemetry.statistics import Registry
+from learner.telemetry.status import Status
+from learner.telemetry.status_page import status_page
 from learner.telemetry.summary import summarize
 from learner.telemetry.watchdog import Watchdog
 from learner.threads import Threads
@@ -106,10 +110,13 @@ class _Run:
         self._woken = False
         self._draining = False
         self._local_token = secrets.token_urlsafe()
+        self._problems = Problems()
+        self._status: Status
 
     def execute(self) -> int:
         with ending_signals(self._wake) as received:
             server = self._start_server()
+            self._start_status(server)
             actors = self._start_actors()
             self._import_tensorflow()
             spec = self._wait_for_spec()
@@ -152,6 +159,26 @@ class _Run:
             self._threads.start("environment", self._describe)
             self._closing.callback(self._description.close)
         return server
+
+    def _start_status(self, server: InferenceServer) -> None:
+        options = self._options
+        self._status = Status(
+            env=options.env,
+            agent=options.agent,
+            interval_seconds=options.log_interval_seconds,
+            sessions=server.sessions,
+            problems=self._problems,
+        )
+        if options.metrics_listen is None:
+            return
+        self._closing.enter_context(self._problems.attached(logging.getLogger()))
+        http = HttpServer(
+            options.metrics_listen,
+            {"/": status_page, "/status.json": self._status.response},
+            on_failure=lambda error: self._threads.fail("http server", error),
+        )
+        http.start()
+        self._closing.callback(http.close)
 
     def _make_recorder(self) -> FileRecorder | None:
         if self._options.record is None:
@@ -219,6 +246,7 @@ class _Run:
 
     def _wait_for_spec(self) -> EnvironmentSpec | None:
         """What to train on; None if the run is to end before it has begun."""
+        self._status.enter("waiting for the first actor")
         with suppress(CancelledError):
             spec = self._spec.result()
             return None if self._woken else spec
@@ -226,6 +254,7 @@ class _Run:
 
     def _import_tensorflow(self) -> None:
         logger.info("starting TensorFlow")
+        self._status.enter("starting TensorFlow")
         import_tensorflow()
         import tensorflow as tf
 
@@ -257,6 +286,7 @@ class _Run:
         options = self._options
         local = options.num_actors * options.envs_per_actor if isinstance(options, TrainOptions) else 0
         logger.info("building the agent for %s", spec)
+        self._status.enter("building the agent")
         learner = self._learner = Learner(
             options,
             spec,
@@ -269,17 +299,22 @@ class _Run:
         )
         if self._woken:
             learner.stop_training()
+        sinks: list[Sink] = [self._directory.write_metrics, self._display.show]
+        if options.metrics_listen is not None:
+            self._status.follow(learner.episodes.curve, learner.evaluations)
+            sinks.append(self._status.show)
         reporter = Reporter(
             options.log_interval_seconds,
             lambda: learner.report(server.statistics()),
             self._registry,
-            [self._directory.write_metrics, self._display.show],
+            sinks,
             on_failure=lambda error: self._threads.fail("reporter", error),
         )
         self._say_where(learner)
         learner.start(self._threads)
         server.open_lanes(learner.lanes())
         reporter.start()
+        self._status.enter("training")
         watchdog = Watchdog(
             options.watchdog_seconds,
             learner.clocks(),
@@ -291,9 +326,11 @@ class _Run:
         try:
             learner.train()
             trained = True
+            self._status.enter("evaluating the final policy")
             learner.evaluate_last(stopped=lambda: self._woken)
         except Exception as error:  # noqa: BLE001 - whatever it is, `execute` raises it
             self._threads.fail("training thread", error)
+        self._status.enter("ending")
         watchdog.close()
         reporter.close()
         self._display.close()
