@@ -74,7 +74,7 @@ class Rendered(list[Resource]):
 
 @functools.cache
 def overlay(name: str) -> Rendered:
-    return _build(K8S / "overlays" / name)
+    return build(K8S / "overlays" / name)
 
 
 def combination(components: Sequence[str], folder: Path) -> Rendered:
@@ -82,10 +82,11 @@ def combination(components: Sequence[str], folder: Path) -> Rendered:
     lines = ["resources:", f"  - {os.path.relpath(K8S / 'base', folder)}", "components:"]
     lines += [f"  - {os.path.relpath(K8S / 'components' / each, folder)}" for each in components]
     (folder / "kustomization.yaml").write_text("\n".join(lines) + "\n")
-    return _build(folder)
+    return build(folder)
 
 
-def _build(folder: Path) -> Rendered:
+def build(folder: Path) -> Rendered:
+    """What the kustomization in `folder` comes to."""
     done = subprocess.run(
         ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False
     )
