@@ -142,6 +142,7 @@ class Learner:
         self._step_rate = Rate(self.episodes.env_steps)
         self._rows_per_batch = Ratio()
         self._actors_idle = Ratio()
+        self._event_loop, self._queue_full = Rate(), Rate()
 
     def start(self, threads: Threads) -> None:
         """Start the inference and prefetch threads; the caller's thread trains with `trainer.run`."""
@@ -257,6 +258,8 @@ class Learner:
             training_data_wait=self._data_wait_clock.busy_fraction(),
             inference_busy=self._acting.busy_fraction(),
             actors_idle=self._actors_idle.of(waiting, waiting + acting),
+            event_loop_busy=min(self._event_loop.per_second(serving["event_loop_cpu_seconds"]), 1.0),
+            queue_full=min(self._queue_full.per_second(queue["full_seconds"]), 1.0),
             queue_depth=int(queue["depth"]),
             queue_capacity=int(queue["capacity"]),
             evaluation=self._last_evaluation(),

@@ -94,6 +94,7 @@ class Leases:
         self._connected = 0
         self._seconds_waiting = 0.0
         self._seconds_acting = 0.0
+        self._cpu_seconds = 0.0
 
     def begin(self, lane: Lane, count: int, client: str, client_version: str) -> Lease:
         """A new lease of `count` environments.
@@ -220,6 +221,7 @@ class Leases:
             "environments_connected": self._connected,
             "actor_seconds_waiting": self._seconds_waiting,
             "actor_seconds_acting": self._seconds_acting,
+            "event_loop_cpu_seconds": self._cpu_seconds,
             **{f"count_{name}": count for name, count in self._counts.copy().items()},
         }
 
@@ -252,6 +254,8 @@ class Leases:
         try:
             while self._answers:
                 self._answer(*self._answers.popleft())
+            # Once a batch: that is when there is work, and only this thread can ask.
+            self._cpu_seconds = time.thread_time()
         except Exception as error:  # noqa: BLE001 - asyncio would only log it, and the learner hang
             self._on_failure(error)
 

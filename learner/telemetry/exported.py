@@ -25,8 +25,8 @@ class Exported:
     name: str
     kind: Kind
     source: str
-    """"part/key" of `Registry.snapshot` (of `Registry.spreads`, for a histogram), with {} where the label's
-    value stands; or the name of a field of the last interval's `Report`"""
+    """"part/key" of `Registry.snapshot` (of `Registry.spreads`, for a histogram), with {} where the
+    label's value stands; or the name of a field of the last interval's `Report`"""
     meaning: str
     label: str | None = None
     values: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ RUN = (
 ACTORS = (
     Exported("seedbed_sessions", _GAUGE, "serving/sessions", "Sessions that hold a lease."),
     Exported(
-        "seedbed_actors_connected", _GAUGE, "serving/streams",
+        "seedbed_actors", _GAUGE, "serving/streams",
         "Training sessions with an open stream.",
     ),
     Exported(
@@ -122,6 +122,14 @@ ACTORS = (
     Exported(
         "seedbed_actors_idle_ratio", _GAUGE, "actors_idle",
         "Part of the last interval that training sessions waited for actions, 0 to 1.",
+    ),
+    Exported(
+        "seedbed_event_loop_cpu_seconds_total", _COUNTER, "serving/event_loop_cpu_seconds",
+        "CPU seconds of the event loop, which carries all streams.",
+    ),
+    Exported(
+        "seedbed_event_loop_busy_ratio", _GAUGE, "event_loop_busy",
+        "Part of the last interval that the event loop computed, 0 to 1.",
     ),
     Exported(
         "seedbed_local_actor_restarts_total", _COUNTER, "actors/restarted",
@@ -191,6 +199,10 @@ EXPERIENCE = (
         "Seconds that the queue had no room, so that acting waited for training.",
     ),
     Exported(
+        "seedbed_unroll_queue_full_ratio", _GAUGE, "queue_full",
+        "Part of the last interval that the queue had no room, 0 to 1.",
+    ),
+    Exported(
         "seedbed_replay_unrolls", _GAUGE, "replay/unrolls", "Unrolls that the replay keeps.",
     ),
     Exported(
@@ -218,15 +230,15 @@ EXPERIENCE = (
 
 TRAINING = (
     Exported(
-        "seedbed_training_updates_total", _COUNTER, "updates/updates",
+        "seedbed_updates_total", _COUNTER, "updates/updates",
         "Updates that were made, skipped ones among them.",
     ),
     Exported(
-        "seedbed_training_updates_skipped_total", _COUNTER, "updates/skipped",
+        "seedbed_updates_skipped_total", _COUNTER, "updates/skipped",
         "Updates that changed nothing, because their loss or gradient was not finite.",
     ),
     Exported(
-        "seedbed_training_update_duration_seconds", _HISTOGRAM, "trainer/update",
+        "seedbed_update_duration_seconds", _HISTOGRAM, "trainer/update",
         "Seconds of an update, publishing its weights included.",
     ),
     Exported(

@@ -43,6 +43,10 @@ class Report:
     """part of their time that environments wait for actions, 0 to 1; None if it is not known"""
     evaluation: float | None = None
     """mean return of the last evaluation; None if there is none"""
+    event_loop_busy: float = 0.0
+    """part of the time that the event loop's thread computes, 0 to 1"""
+    queue_full: float = 0.0
+    """part of the time that the queue had no room, so that acting waited, 0 to 1"""
     queue_depth: int = 0
     """finished unrolls that wait for training"""
     queue_capacity: int = 0

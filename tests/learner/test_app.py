@@ -9,6 +9,7 @@ import pytest
 from learner.app import Learner
 from learner.config import LearnerOptions
 from learner.experience.trajectory import Batch
+from learner.telemetry.exported import METRICS, Kind
 from learner.telemetry.statistics import Registry
 from learner.training.checkpoint import Checkpoints
 from learner.training.skipped import SKIPPED
@@ -17,6 +18,7 @@ from tests.fakes import SPEC
 SERVING = {
     "actor_seconds_waiting": 0.0,
     "actor_seconds_acting": 0.0,
+    "event_loop_cpu_seconds": 0.0,
     "streams": 0.0,
     "environments": 0.0,
 }
@@ -72,3 +74,32 @@ def test_a_resumed_run_is_not_judged_by_what_was_skipped_before(
 
 def test_a_whole_run_without_an_update_to_judge_reports(learner: Learner) -> None:
     assert learner.report(SERVING).policy_version == 0
+
+
+def test_the_parts_report_what_is_exported_of_them(tmp_path: Path) -> None:
+    registry = Registry()
+    options = LearnerOptions(
+        agent="r2d2", max_environments=2, hidden_sizes=(4,), lstm_size=4, eval_interval=100
+    )
+    learner = Learner(
+        options,
+        SPEC,
+        checkpoints=Checkpoints(tmp_path, 1),
+        best_checkpoints=Checkpoints(tmp_path / "best", 1),
+        restored=None,
+        offending_batch=tmp_path / "offending_batch.npz",
+        registry=registry,
+    )
+    learner.trainer.version = 1
+    assert learner.save()
+    elsewhere = {"serving", "actors", "recording"}
+    after_an_evaluation = {"evaluation/mean_return"}
+    numbers, spreads = registry.snapshot(), registry.spreads()
+    missing = {
+        source
+        for metric in METRICS
+        for source in (metric.source.format(value) for value in metric.values or [""])
+        if "/" in source and source.partition("/")[0] not in elsewhere
+        if source not in (spreads if metric.kind is Kind.HISTOGRAM else numbers)
+    }
+    assert missing == after_an_evaluation

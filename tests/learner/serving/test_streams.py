@@ -312,6 +312,7 @@ def test_statistics_tell_what_is_open_and_what_was(learner: FakeLearner) -> None
         "environments_connected": 0,
         "actor_seconds_waiting": 0.0,
         "actor_seconds_acting": 0.0,
+        "event_loop_cpu_seconds": 0.0,
     }
     with Stream(learner.address) as one, Stream(learner.address) as other:
         one.open(2)
@@ -324,6 +325,7 @@ def test_statistics_tell_what_is_open_and_what_was(learner: FakeLearner) -> None
         assert statistics["count_sessions_begun"] == 2
         assert 0 < statistics["actor_seconds_waiting"] < 20
         assert 0 < statistics["actor_seconds_acting"] < 20
+        assert 0 < statistics["event_loop_cpu_seconds"] < 20
         one.send(pb.Close())
         one.ended()
         other.send(step(1, 10, environments=[4]))

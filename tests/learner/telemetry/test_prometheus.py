@@ -2,28 +2,22 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-import pytest
 from prometheus_client.metrics_core import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
+from learner.local_actors import LocalActors
+from learner.serving.recorder import FileRecorder
 from learner.telemetry.exported import METRICS, Kind
-from learner.telemetry.prometheus import BUILD_INFO, CONTENT_TYPE, PrometheusMetrics
+from learner.telemetry.prometheus import BUILD_INFO, CONTENT_TYPE, PrometheusMetrics, _version_of
 from learner.telemetry.report import Report, metrics
 from learner.telemetry.statistics import Histogram, Registry
+from tests.fakes import FakeLearner, LogLines
+from tests.learner.serving.wire import Stream, step
+from tests.learner.telemetry.scraping import everything, exposed, report
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
-
-
-def exposed(prometheus: PrometheusMetrics) -> dict[str, Metric]:
-    """The families of the learner and the process, by the names that Prometheus stores."""
-    families = text_string_to_metric_families(prometheus.exposition().decode())
-    return {
-        f"{family.name}_total" if family.type == "counter" else family.name: family
-        for family in families
-    }
 
 
 def samples(family: Metric) -> dict[tuple[str, ...], float]:
@@ -33,40 +27,6 @@ def samples(family: Metric) -> dict[tuple[str, ...], float]:
 def value(prometheus: PrometheusMetrics, name: str) -> float:
     (number,) = samples(exposed(prometheus)[name]).values()
     return number
-
-
-def report(**changes: Any) -> Report:
-    given: dict[str, Any] = {"env_steps": 9, "total_steps": 10, "seconds": 1.0, "steps_per_second": 1.0}
-    return Report(**{**given, **changes})
-
-
-def whole() -> PrometheusMetrics:
-    """Of a learner that has every part, after its first interval."""
-    registry = Registry()
-    parts: dict[str, dict[str, float]] = {}
-    spreads: dict[str, Histogram] = {}
-    for metric in METRICS:
-        part, _, key = metric.source.partition("/")
-        if metric.kind is Kind.HISTOGRAM:
-            spreads[metric.source] = Histogram([1.0])
-        elif key:
-            keys = [key.format(value) for value in metric.values or [""]]
-            parts.setdefault(part, {}).update(dict.fromkeys(keys, 1.0))
-    for name, numbers in parts.items():
-        registry.register(name, numbers.copy)
-    for name in {source.partition("/")[0] for source in spreads}:
-        registry.register_spreads(
-            name,
-            lambda name=name: {
-                source.partition("/")[2]: histogram.spread()
-                for source, histogram in spreads.items()
-                if source.startswith(f"{name}/")
-            },
-        )
-    prometheus = PrometheusMetrics(registry, frames_per_step=4)
-    full = report(mean_return_100=1.0, actors_idle=0.5)
-    prometheus.note(full, metrics(full, {}))
-    return prometheus
 
 
 # The format -------------------------------------------------------------------------------------
@@ -83,7 +43,7 @@ def test_names_follow_prometheus_conventions() -> None:
 
 
 def test_each_metric_has_its_type_and_meaning() -> None:
-    families = exposed(whole())
+    families = exposed(everything())
     for metric in METRICS:
         family = families[metric.name]
         assert (family.type, family.documentation) == (metric.kind, metric.meaning)
@@ -103,11 +63,9 @@ def test_versions_are_told() -> None:
     assert all(re.fullmatch(r"\d[\w.]*", version) for version in sample.labels.values())
 
 
-def test_a_version_that_is_not_known_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.telemetry.prometheus._version_of.__defaults__", None)
-    from learner.telemetry.prometheus import _version_of
-
+def test_a_package_that_is_not_installed_has_an_unknown_version() -> None:
     assert _version_of("no-such-package-of-ours", "nor-this-one") == "unknown"
+    assert _version_of("no-such-package-of-ours", "prometheus-client") != "unknown"
 
 
 # Values -----------------------------------------------------------------------------------------
@@ -190,6 +148,55 @@ def test_frames_are_counted_where_a_step_has_a_known_number() -> None:
     assert value(prometheus, "seedbed_environment_frames_total") == 100
 
 
+# Where they come from ---------------------------------------------------------------------------
+
+
+def test_streams_and_leases_are_told_as_they_come_and_go(tmp_path: Path) -> None:
+    registry = Registry()
+    prometheus = PrometheusMetrics(registry)
+    with (
+        LogLines("learner.serving") as log,
+        FakeLearner(f"unix:{tmp_path}/s", lease_seconds=0.2) as learner,
+    ):
+        registry.register("serving", learner.server.statistics)
+        with Stream(learner.address) as stream:
+            token = stream.open(2).session_token
+            stream.act(step(1, 10, 11))
+            assert value(prometheus, "seedbed_actors") == 1
+            assert value(prometheus, "seedbed_environments_connected") == 2
+            with Stream(learner.address) as other:
+                other.open(2, resume_token=token)
+                stream.ended()
+        log.wait_for("lease expired")
+        assert value(prometheus, "seedbed_actors") == 0
+        assert value(prometheus, "seedbed_sessions_begun_total") == 1
+        assert value(prometheus, "seedbed_leases_resumed_total") == 1
+        assert value(prometheus, "seedbed_leases_lost_total") == 1
+        assert value(prometheus, "seedbed_event_loop_cpu_seconds_total") > 0
+        errors = samples(exposed(prometheus)["seedbed_stream_errors_total"])
+        assert errors == {**dict.fromkeys(errors, 0), ("unavailable",): 1}
+        with Stream(learner.address) as stream:
+            stream.send()
+            stream.ended()
+        errors = samples(exposed(prometheus)["seedbed_stream_errors_total"])
+        assert errors[("invalid_argument",)] == 1
+
+
+def test_parts_of_the_process_report_what_is_exported_of_them(tmp_path: Path) -> None:
+    reported = {
+        "actors": LocalActors([], start_thread=lambda name, run: None, environ={}).statistics(),
+        "recording": FileRecorder(tmp_path / "r", 10**6, on_failure=lambda error: None).statistics(),
+    }
+    for metric in METRICS:
+        part, _, key = metric.source.partition("/")
+        assert part not in reported or key in reported[part], metric.name
+
+
+def test_intervals_report_what_is_exported_of_them() -> None:
+    sources = {metric.source for metric in METRICS if "/" not in metric.source}
+    assert sources - {field.name for field in fields(Report)} == {"frames"}
+
+
 # The page ---------------------------------------------------------------------------------------
 
 Row = tuple[str, str, str]
@@ -205,7 +212,7 @@ def documented() -> dict[str, Row]:
 
 def exported() -> Mapping[str, Row]:
     rows = {}
-    for name, family in exposed(whole()).items():
+    for name, family in exposed(everything()).items():
         labels = {label for sample in family.samples for label in sample.labels if label != "le"}
         rows[name] = (family.type, ", ".join(f"`{label}`" for label in sorted(labels)) or "-", name)
     return rows
