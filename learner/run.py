@@ -28,10 +28,11 @@ from learner.serving.server import InferenceServer
 from learner.signals import end_within, ending_signals
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.evaluations import Evaluations
-from learner.telemetry.http_server import HttpServer
+from learner.telemetry.http_server import HttpServer, Response
 from learner.telemetry.logs import import_tensorflow
 from learner.telemetry.problems import Problems
 from learner.telemetry.progress import make_display
+from learner.telemetry.prometheus import CONTENT_TYPE, PrometheusMetrics
 from learner.telemetry.reporter import Reporter, Sink
 from learner.telemetry.run_directory import OFFENDING_BATCH, RunDirectory
 from learner.telemetry.statistics import Registry
@@ -169,12 +170,17 @@ class _Run:
             sessions=server.sessions,
             problems=self._problems,
         )
+        self._prometheus = PrometheusMetrics(self._registry)
         if options.metrics_listen is None:
             return
         self._closing.enter_context(self._problems.attached(logging.getLogger()))
         http = HttpServer(
             options.metrics_listen,
-            {"/": status_page, "/status.json": self._status.response},
+            {
+                "/": status_page,
+                "/status.json": self._status.response,
+                "/metrics": lambda: Response(self._prometheus.exposition(), CONTENT_TYPE),
+            },
             on_failure=lambda error: self._threads.fail("http server", error),
         )
         http.start()
@@ -302,7 +308,7 @@ class _Run:
         sinks: list[Sink] = [self._directory.write_metrics, self._display.show]
         if options.metrics_listen is not None:
             self._status.follow(learner.episodes.curve, learner.evaluations)
-            sinks.append(self._status.show)
+            sinks += [self._status.show, self._prometheus.note]
         reporter = Reporter(
             options.log_interval_seconds,
             lambda: learner.report(server.statistics()),
