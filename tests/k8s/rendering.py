@@ -13,7 +13,13 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
-OVERLAYS = sorted(path.parent.name for path in (K8S / "overlays").glob("*/kustomization.yaml"))
+OVERLAYS = ("cpu", "gpu", "job", "kind")
+OTHER_OVERLAYS = sorted(
+    path.parent.name
+    for path in (K8S / "overlays").glob("*/kustomization.yaml")
+    if path.parent.name not in OVERLAYS
+)
+"""Of another shape than one learner and its actors: with tests of their own."""
 
 SECURE = ("tls", "token", "network-policy")
 COMBINATIONS: dict[str, tuple[str, ...]] = {

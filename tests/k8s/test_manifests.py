@@ -19,6 +19,7 @@ from tests.k8s import custom_resources
 from tests.k8s.rendering import (
     COMBINATIONS,
     K8S,
+    OTHER_OVERLAYS,
     OVERLAYS,
     ROOT,
     Rendered,
@@ -68,6 +69,11 @@ def check_schemas(rendered: Rendered) -> None:
 def test_validates_strictly(rendered: Rendered) -> None:
     assert len(newest_versions()) == 3
     check_schemas(rendered)
+
+
+@pytest.mark.parametrize("name", OTHER_OVERLAYS)
+def test_other_overlays_validate(name: str) -> None:
+    check_schemas(overlay(name))
 
 
 def test_a_wrong_field_would_be_noticed() -> None:
@@ -377,7 +383,6 @@ def resources_by_kind(rendered: Rendered) -> Mapping[str, Resource]:
 
 
 def test_overlays_are_what_they_are_called() -> None:
-    assert OVERLAYS == ["cpu", "gpu", "job", "kind"]
     assert "nvidia.com/gpu" in overlay("gpu").container("learner")["resources"]["limits"]
     assert {"Certificate", "HorizontalPodAutoscaler", "ServiceMonitor"} <= set(
         resources_by_kind(overlay("gpu"))
