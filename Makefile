@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install train test test-slow check format protos clean
+.PHONY: install train test test-slow check format protos images lint-k8s clean
 
 install: $(STAMP)
 
@@ -41,5 +41,19 @@ format: $(STAMP)
 protos: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/inference.proto
 
+# With docker, podman or buildah; REGISTRY=... in front of the names.
+images:
+	k8s/images/build.sh
+
+# A linter of manifests, in an environment of its own: it pins old releases of much that we use.
+CHECKOV := .venv-checkov/bin/checkov
+
+lint-k8s: $(CHECKOV)
+	k8s/lint.sh $(CHECKOV)
+
+$(CHECKOV):
+	$(PYTHON) -m venv .venv-checkov
+	.venv-checkov/bin/python -m pip install --quiet --disable-pip-version-check checkov==3.3.30
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) .venv-checkov build dist *.egg-info

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 import sys
 import traceback
 from collections.abc import Sequence
@@ -31,8 +32,8 @@ ANSWER_TIMEOUT_SECONDS = {"train": 120.0, "evaluate": 86_400.0}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one actor; the process's exit status.
 
-    0: the run ended, or SIGTERM; 130: SIGINT; 1: the environment or the learner failed; 2: an option
-    was refused.
+    0: the run ended; `interrupted_status`, 0 by default: SIGTERM; 130: SIGINT; 1: the environment or the
+    learner failed; 2: an option was refused.
     """
     arguments = sys.argv[1:] if argv is None else argv
     options = parse(ActorOptions, arguments, prog=PROG, description=ActorOptions.__doc__ or "")
@@ -61,7 +62,7 @@ def _act(options: ActorOptions) -> int:
                 make_environment(
                     options.env or "",
                     options.num_envs,
-                    seed=options.seed,
+                    seed=_seed(options),
                     render=options.video is not None,
                 )
             )
@@ -88,14 +89,22 @@ def _act(options: ActorOptions) -> int:
         stop.on_stop(client.interrupt)
         run_actor(environment, client, stopped=stop.is_set, recorder=recorder)
     logger.info("ended")
-    return stop.exit_status
+    return stop.exit_status or (options.interrupted_status if stop.is_set() else 0)
+
+
+def _seed(options: ActorOptions) -> int:
+    if options.seed >= 0:
+        return options.seed
+    seed = secrets.randbelow(2**31)
+    logger.info("drew --seed %d", seed)
+    return seed
 
 
 def _describe(options: ActorOptions) -> int:
     """Print the specs as JSON. Whatever the environment prints goes to stderr, even from C."""
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as out:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        with closing(make_environment(options.env or "", 1, seed=options.seed)) as environment:
+        with closing(make_environment(options.env or "", 1, seed=_seed(options))) as environment:
             spec = from_spaces(environment.observation_space, environment.action_space)
         out.write(MessageToJson(to_proto(spec)) + "\n")
     return 0

@@ -18,6 +18,7 @@ from actor.timestep import TimeStep
 from protos import PROTOCOL_VERSION, specs, tensors
 from protos import inference_pb2 as pb
 from protos.errors import DeadlineExceeded, InvalidRequest, NotServing, RequestError, SeedbedError
+from protos.version import version
 
 logger = logging.getLogger(__name__)
 
@@ -258,6 +259,7 @@ class InferenceClient:
             mode=self._mode,
             resume_token=self._token,
             client=self._name,
+            client_version=version(),
         )
 
 

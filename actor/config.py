@@ -36,7 +36,13 @@ class ActorOptions:
         "or path/file.py:callable",
     )
     num_envs: int = option(16, "environments in this process", at_least=1, at_most=65_536)
-    seed: int = option(1, "seed of the environments", at_least=0, at_most=2**31 - 1)
+    seed: int = option(
+        1,
+        "seed of the environments; -1 for one that is drawn at random, where many actors are started by "
+        "the same words",
+        at_least=-1,
+        at_most=2**31 - 1,
+    )
     mode: Literal["train", "evaluate"] = option(
         "train", "train acts by the exploring policy and makes training data; evaluate acts greedily"
     )
@@ -48,6 +54,13 @@ class ActorOptions:
         at_least=0,
     )
     name: str = option("", "this actor's name in the learner's log; if not given, HOST:PID")
+    interrupted_status: int = option(
+        0,
+        "exit status after SIGTERM: another one than 0, such as 143, where whoever starts actors takes "
+        "0 for a run that has ended",
+        at_least=0,
+        at_most=255,
+    )
     parent: int = option(
         0,
         "process id; where that process is not this one's parent (any more), a learner that is gone is "

@@ -43,6 +43,11 @@ class LearnerOptions(AgentOptions):
         "address to serve on, HOST:PORT or unix:PATH; if not given, 127.0.0.1:7777 for `learner` and a "
         "private unix socket for `train`",
     )
+    metrics_listen: str | None = option(
+        None,
+        "address to show the run's state on by HTTP, HOST:PORT: a page for people at /, the same as "
+        "JSON at /status.json; whoever reaches it may look",
+    )
     tls_cert: str | None = option(
         None, "certificate chain of the address on the network, PEM; read again when it changes"
     )
@@ -140,6 +145,20 @@ class LearnerOptions(AgentOptions):
         "NOT_SERVING, and the log says where each thread is",
         above=0,
         at_most=604_800,
+    )
+    drain_seconds: float = option(
+        0.0,
+        "most seconds that ending may take, counted from the signal, the failure or the run's end; then "
+        "the process ends with status 1, and says where each thread is; 0 for as long as it takes",
+        at_least=0,
+        at_most=86_400,
+    )
+    interrupted_status: int = option(
+        0,
+        "exit status where SIGTERM or SIGHUP ends a run before its end: another one than 0, such as "
+        "143, where whoever starts it takes 0 for a run that is complete",
+        at_least=0,
+        at_most=255,
     )
     max_skipped_updates: int = option(
         10,
@@ -338,7 +357,8 @@ FREE_ON_RESUME = frozenset(
         "tf_threads", "num_actors", "envs_per_actor", "eval_interval", "eval_episodes", "eval_envs",
         "stop_eval_return", "save_replay", "max_skipped_updates", "watchdog_seconds",
         "max_message_rate", "tls_cert", "tls_key", "tls_client_ca", "token_file", "insecure",
-        "record", "record_max_bytes", "health_listen",
+        "record", "record_max_bytes", "drain_seconds", "interrupted_status", "health_listen",
+        "metrics_listen",
     }
 )  # fmt: skip
 """Options that a resumed run may change: they say how the run is run, not what is learned."""

@@ -30,12 +30,12 @@ def actor_command(*arguments: str) -> list[str]:
 
 
 def child_environment(environ: Mapping[str, str], token: str | None = None) -> dict[str, str]:
-    """`environ` without what protects this learner's address on the network, and with the token for its
-    own one: environment variables are private, unlike command lines."""
+    """`environ` without what is for this learner's address on the network or its supervisor, and with
+    the token for its own address: environment variables are private, unlike command lines."""
     kept = {
         name: value
         for name, value in environ.items()
-        if not name.startswith(("SEEDBED_TLS_", TOKEN_VARIABLE))
+        if not name.startswith(("SEEDBED_TLS_", TOKEN_VARIABLE, "SEEDBED_INTERRUPTED_"))
     }
     return kept if token is None else {**kept, TOKEN_VARIABLE: token}
 

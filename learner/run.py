@@ -4,6 +4,7 @@ TensorFlow is imported late, while the actors are already starting.
 """
 
 import dataclasses
+import faulthandler
 import logging
 import os
 import re
@@ -24,14 +25,19 @@ from learner.local_actors import Description, LocalActors, actor_command, child_
 from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
-from learner.signals import ending_signals
+from learner.signals import end_within, ending_signals
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.evaluations import Evaluations
+from learner.telemetry.http_server import HttpServer, Response
 from learner.telemetry.logs import import_tensorflow
+from learner.telemetry.problems import Problems
 from learner.telemetry.progress import make_display
-from learner.telemetry.reporter import Reporter
+from learner.telemetry.prometheus import CONTENT_TYPE, PrometheusMetrics
+from learner.telemetry.reporter import Reporter, Sink
 from learner.telemetry.run_directory import OFFENDING_BATCH, RunDirectory
 from learner.telemetry.statistics import Registry
+from learner.telemetry.status import Status
+from learner.telemetry.status_page import status_page
 from learner.telemetry.summary import summarize
 from learner.telemetry.watchdog import Watchdog
 from learner.threads import Threads
@@ -56,7 +62,8 @@ def run(options: LearnerOptions, console: Console) -> int:
     """Train until the run's end or a signal.
 
     Returns:
-        Exit status: 0, or 130 after Ctrl-C.
+        Exit status: 0, or 130 after Ctrl-C, or `interrupted_status` after another signal that came
+        before the run's end.
 
     Raises:
         ConfigError: the options do not fit the run directory, the address or the environment.
@@ -94,24 +101,32 @@ class _Run:
         self._restored = restored
         self._display = make_display(options.progress, console)
         closing.callback(self._display.close)
+        # Called off after everything else has closed, not before.
+        closing.callback(faulthandler.cancel_dump_traceback_later)
         self._closing = closing
         self._registry = Registry()
         self._threads = Threads(on_failure=self._wake)
         self._spec: Future[EnvironmentSpec] = Future()
         self._learner: Learner | None = None
         self._woken = False
+        self._draining = False
         self._local_token = secrets.token_urlsafe()
+        self._problems = Problems()
+        self._status: Status
 
     def execute(self) -> int:
         with ending_signals(self._wake) as received:
             server = self._start_server()
+            self._start_status(server)
             actors = self._start_actors()
             self._import_tensorflow()
             spec = self._wait_for_spec()
             if spec is not None:
                 self._train(spec, server, actors)
             self._threads.raise_failure()
-            return received.status
+            complete = self._learner is not None and self._learner.finished()
+            interrupted = bool(received) and not complete
+            return received.status or (self._options.interrupted_status if interrupted else 0)
 
     # Starting -----------------------------------------------------------------------------------
 
@@ -145,6 +160,31 @@ class _Run:
             self._threads.start("environment", self._describe)
             self._closing.callback(self._description.close)
         return server
+
+    def _start_status(self, server: InferenceServer) -> None:
+        options = self._options
+        self._status = Status(
+            env=options.env,
+            agent=options.agent,
+            interval_seconds=options.log_interval_seconds,
+            sessions=server.sessions,
+            problems=self._problems,
+        )
+        self._prometheus = PrometheusMetrics(self._registry)
+        if options.metrics_listen is None:
+            return
+        self._closing.enter_context(self._problems.attached(logging.getLogger()))
+        http = HttpServer(
+            options.metrics_listen,
+            {
+                "/": status_page,
+                "/status.json": self._status.response,
+                "/metrics": lambda: Response(self._prometheus.exposition(), CONTENT_TYPE),
+            },
+            on_failure=lambda error: self._threads.fail("http server", error),
+        )
+        http.start()
+        self._closing.callback(http.close)
 
     def _make_recorder(self) -> FileRecorder | None:
         if self._options.record is None:
@@ -212,6 +252,7 @@ class _Run:
 
     def _wait_for_spec(self) -> EnvironmentSpec | None:
         """What to train on; None if the run is to end before it has begun."""
+        self._status.enter("waiting for the first actor")
         with suppress(CancelledError):
             spec = self._spec.result()
             return None if self._woken else spec
@@ -219,6 +260,7 @@ class _Run:
 
     def _import_tensorflow(self) -> None:
         logger.info("starting TensorFlow")
+        self._status.enter("starting TensorFlow")
         import_tensorflow()
         import tensorflow as tf
 
@@ -230,9 +272,16 @@ class _Run:
     def _wake(self) -> None:
         """Make the main thread come to its end. Any thread may call it."""
         self._woken = True
+        self._begin_draining()
         self._spec.cancel()
         if self._learner is not None:
             self._learner.stop_training()
+
+    def _begin_draining(self) -> None:
+        """Any thread may call it; two at once set the same limit twice."""
+        if self._options.drain_seconds and not self._draining:
+            self._draining = True
+            end_within(self._options.drain_seconds)
 
     # Training -----------------------------------------------------------------------------------
 
@@ -243,6 +292,7 @@ class _Run:
         options = self._options
         local = options.num_actors * options.envs_per_actor if isinstance(options, TrainOptions) else 0
         logger.info("building the agent for %s", spec)
+        self._status.enter("building the agent")
         learner = self._learner = Learner(
             options,
             spec,
@@ -255,17 +305,22 @@ class _Run:
         )
         if self._woken:
             learner.stop_training()
+        sinks: list[Sink] = [self._directory.write_metrics, self._display.show]
+        if options.metrics_listen is not None:
+            self._status.follow(learner.episodes.curve, learner.evaluations)
+            sinks += [self._status.show, self._prometheus.note]
         reporter = Reporter(
             options.log_interval_seconds,
             lambda: learner.report(server.statistics()),
             self._registry,
-            [self._directory.write_metrics, self._display.show],
+            sinks,
             on_failure=lambda error: self._threads.fail("reporter", error),
         )
         self._say_where(learner)
         learner.start(self._threads)
         server.open_lanes(learner.lanes())
         reporter.start()
+        self._status.enter("training")
         watchdog = Watchdog(
             options.watchdog_seconds,
             learner.clocks(),
@@ -277,9 +332,11 @@ class _Run:
         try:
             learner.train()
             trained = True
+            self._status.enter("evaluating the final policy")
             learner.evaluate_last(stopped=lambda: self._woken)
         except Exception as error:  # noqa: BLE001 - whatever it is, `execute` raises it
             self._threads.fail("training thread", error)
+        self._status.enter("ending")
         watchdog.close()
         reporter.close()
         self._display.close()
@@ -297,6 +354,7 @@ class _Run:
     def _end_acting(
         self, learner: "Learner", server: InferenceServer, actors: LocalActors | None
     ) -> None:
+        self._begin_draining()
         if actors is not None:
             actors.close()
         server.end_streams(

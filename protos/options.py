@@ -6,7 +6,6 @@ dataclass alone.
 """
 
 import glob
-import importlib.metadata
 import math
 import operator
 import os
@@ -23,6 +22,7 @@ from typing import Any, NoReturn, TypeVar
 from jsonargparse import ActionYesNo, ArgumentError, ArgumentParser
 
 from protos.errors import ConfigError
+from protos.version import version
 
 Options = TypeVar("Options")
 
@@ -58,7 +58,7 @@ def build_parser(
     parser = ArgumentParser(
         prog=prog,
         description=description,
-        version=_version(),
+        version=version(),
         exit_on_error=False,
         # `peek` reads full names only: an abbreviated --config or --preset would count for nothing.
         allow_abbrev=False,
@@ -213,13 +213,6 @@ def refuse(prog: str, message: str) -> NoReturn:
 
 def _option_fields(options: type) -> list[Field[Any]]:
     return [f for f in fields(options) if "help" in f.metadata]
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("seedbed")
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
-        return "(not installed)"
 
 
 def _clear(message: str, options: type) -> str:

@@ -16,6 +16,7 @@ from learner.flags import LeaseEnd
 from learner.serving.batcher import Request
 from learner.serving.sessions import Session
 from learner.serving.slots import Slots
+from learner.telemetry.report import SessionReport
 from protos import inference_pb2 as pb
 from protos.errors import InvalidRequest, NotServing, RequestError
 from protos.specs import EnvironmentSpec
@@ -53,6 +54,10 @@ class Lease:
     """One client's environments, for as long as the learner keeps their place."""
 
     lane: Lane
+    number: int
+    """counts the learner's leases, from 1"""
+    client_version: str
+    """of the program that brings the environments; empty if it does not say"""
     session: Session = field(init=False)
     outbox: Outbox | None = None
     """of the stream that carries it; None while it waits to be resumed"""
@@ -62,13 +67,15 @@ class Lease:
     asked_at: dict[int, float] = field(default_factory=dict)
     """when the steps in flight came, by sequence"""
     answered_at: float | None = None
+    steps: int = 0
+    """environment steps that were taken in"""
 
 
 class Leases:
     """All leases of a learner.
 
-    Everything but `statistics` runs on the event loop, so that no state here needs a lock; inference
-    threads hand their answers over through a deque whose operations are atomic.
+    Everything but `statistics` and `sessions` runs on the event loop, so that no state here needs a
+    lock; inference threads hand their answers over through a deque whose operations are atomic.
 
     `on_failure` hears of a failure that no client has caused.
     """
@@ -89,7 +96,7 @@ class Leases:
         self._seconds_acting = 0.0
         self._cpu_seconds = 0.0
 
-    def begin(self, lane: Lane, count: int, client: str) -> Lease:
+    def begin(self, lane: Lane, count: int, client: str, client_version: str) -> Lease:
         """A new lease of `count` environments.
 
         Raises:
@@ -101,7 +108,7 @@ class Leases:
                 f"num_environments: expected at most {lane.slots.capacity} (all slots of this learner), "
                 f"found {count}: open smaller sessions, or raise --max-environments"
             )
-        lease = Lease(lane)
+        lease = Lease(lane, self._counts["sessions_begun"] + 1, client_version)
         lease.session = Session(
             token=secrets.token_bytes(16),
             client=client,
@@ -162,9 +169,10 @@ class Leases:
         if not lease.ended:
             lease.expiry = self._loop.call_later(self.lease_seconds, self._expire, lease)
 
-    def note_asked(self, lease: Lease, sequence: int) -> None:
-        """A step was taken in."""
+    def note_asked(self, lease: Lease, sequence: int, rows: int) -> None:
+        """A step of so many environments was taken in."""
         now = time.monotonic()
+        lease.steps += rows
         lease.asked_at[sequence] = now
         if lease.answered_at is not None and lease.lane.trains:
             self._seconds_acting += now - lease.answered_at
@@ -186,6 +194,22 @@ class Leases:
         for lease in self._by_token.values():
             if lease.outbox is not None:
                 lease.outbox.put_nowait(reason)
+
+    def sessions(self) -> list[SessionReport]:
+        """All that there are, oldest first. Any thread may ask: what is read here is set before a lease
+        is listed, or is one number or reference."""
+        return [
+            SessionReport(
+                lease.number,
+                lease.session.client,
+                lease.client_version,
+                len(lease.session.slots),
+                lease.steps,
+                lease.outbox is not None,
+                lease.lane.trains,
+            )
+            for lease in self._by_token.copy().values()
+        ]
 
     def statistics(self) -> Mapping[str, float]:
         """Counts since the start, and what there is now; streams, environments and actors' seconds of

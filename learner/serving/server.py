@@ -17,6 +17,7 @@ from learner.serving.leases import Lane
 from learner.serving.recorder import Recorder
 from learner.serving.security import ServerSecurity
 from learner.serving.service import MAX_MESSAGE_BYTES, InferenceService
+from learner.telemetry.report import SessionReport
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import ConfigError, RequestError
@@ -151,6 +152,10 @@ class InferenceServer:
             with suppress(RuntimeError):  # The loop is closed: the thread ends already.
                 self._loop.call_soon_threadsafe(self._ending.set)
             self._thread.join()
+
+    def sessions(self) -> list[SessionReport]:
+        """All sessions, oldest first, once started."""
+        return self._service.sessions()
 
     def statistics(self) -> Mapping[str, float]:
         numbers = dict(self._service.statistics())

@@ -12,6 +12,7 @@ from learner.flags import LeaseEnd
 from learner.serving.leases import Lane, Lease, Leases, Outbox
 from learner.serving.pace import Pace
 from learner.serving.recorder import NoRecorder, Recorder, StreamRecord
+from learner.telemetry.report import SessionReport
 from protos import PROTOCOL_VERSION, inference_pb2_grpc, specs
 from protos import inference_pb2 as pb
 from protos.errors import InvalidRequest, LearnerError, NoCapacity, RequestError, to_status
@@ -31,6 +32,7 @@ MAX_UNOPENED_STREAMS = 1000
 """Streams at once that have not said what they want yet: more are turned away."""
 
 MAX_CLIENT_NAME = 200
+MAX_CLIENT_VERSION = 100
 MAX_CLOSE_ERROR = 500
 MAX_DETAILS = 4000
 """Most characters of an error that travel: of metadata beyond 8 KB gRPC makes RESOURCE_EXHAUSTED."""
@@ -39,8 +41,8 @@ MAX_DETAILS = 4000
 class InferenceService(inference_pb2_grpc.InferenceServicer):
     """Serves sessions of any number of clients on one event loop.
 
-    Until `open_lanes` is called, clients that open wait. Everything but `statistics` runs on the
-    event loop, so that no state here needs a lock.
+    Until `open_lanes` is called, clients that open wait. Everything but `statistics` and `sessions`
+    runs on the event loop, so that no state here needs a lock.
     """
 
     def __init__(
@@ -74,6 +76,10 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self._ending = reason
         self._ready.set()
         self._leases.end_streams(reason)
+
+    def sessions(self) -> list[SessionReport]:
+        """All sessions, oldest first. Any thread may ask."""
+        return self._leases.sessions()
 
     def statistics(self) -> Mapping[str, float]:
         """Counts since the start, and what is open now. Any thread may ask."""
@@ -141,6 +147,11 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             raise InvalidRequest(
                 f"client: expected at most {MAX_CLIENT_NAME} characters, found {len(opening.client)}"
             )
+        if len(opening.client_version) > MAX_CLIENT_VERSION:
+            raise InvalidRequest(
+                f"client_version: expected at most {MAX_CLIENT_VERSION} characters, found "
+                f"{len(opening.client_version)}"
+            )
         if opening.mode not in (pb.TRAIN, pb.EVALUATE):
             raise InvalidRequest(f"mode: expected TRAIN or EVALUATE, found {opening.mode}")
         return opening
@@ -160,7 +171,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         resumed = lease is not None
         if lease is None:
             _check_size(opening, lane)
-            lease = self._leases.begin(lane, count, client)
+            lease = self._leases.begin(lane, count, client, _printable(opening.client_version))
         logger.info("%s: %s %d environments", client, "resumes" if resumed else "brings", count)
         return lease, pb.Opened(
             session_token=lease.session.token,
@@ -229,7 +240,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         kind = message.WhichOneof("kind")
         if kind == "step":
             if (request := lease.session.accept(message.step)) is not None:
-                self._leases.note_asked(lease, message.step.sequence)
+                self._leases.note_asked(lease, message.step.sequence, len(request.slots))
                 lease.lane.submit(request)
             return True
         if kind == "close":

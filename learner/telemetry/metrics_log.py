@@ -28,7 +28,7 @@ class MetricsLog:
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Append one object; values that JSON cannot hold (NaN, infinity) become null."""
-        line = json.dumps({name: _plain(value) for name, value in values.items()}, allow_nan=False)
+        line = json.dumps({name: plain(value) for name, value in values.items()}, allow_nan=False)
         try:
             self._append(line.encode() + b"\n")
         except OSError as error:
@@ -74,7 +74,8 @@ def _cut_torn_line(file: io.FileIO, path: Path) -> None:
         file.truncate(end)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A number, text or None as JSON can hold it: what is not finite becomes None."""
     if isinstance(value, bool | str) or value is None:
         return value
     number = value.item() if hasattr(value, "item") else value

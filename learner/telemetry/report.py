@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,24 @@ class Report:
         if self.steps_per_second <= 0:
             return None
         return max(self.total_steps - self.env_steps, 0) / self.steps_per_second
+
+
+class SessionReport(NamedTuple):
+    """One client's session, for whoever watches."""
+
+    number: int
+    """counts the learner's sessions, from 1"""
+    client: str
+    """what it calls itself, in printable characters"""
+    client_version: str
+    """which version of its program it is, in printable characters; empty if it does not say"""
+    environments: int
+    steps: int
+    """environment steps that it has brought so far"""
+    connected: bool
+    """False while its lease waits to be resumed"""
+    trains: bool
+    """False where it evaluates"""
 
 
 def metrics(report: Report, snapshot: Mapping[str, float]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def test_the_command_line_wins_over_the_environment_over_the_file(
         (["--num-envs", "0"], "--num-envs 0: expected at least 1"),
         (["--num-envs", "many"], "--num-envs: expected int, found many"),
         (["--num-envs"], "argument --num-envs: expected one argument"),
-        (["--seed", "-1"], "--seed -1: expected at least 0"),
+        (["--seed", "-2"], "--seed -2: expected at least -1"),
         (["--mode", "play"], "--mode: expected train or evaluate, found play"),
         (["--connect-timeout-seconds", "-1"], "--connect-timeout-seconds -1.0: expected at least 0"),
         (["--connect-timeout-seconds", "nan"], "--connect-timeout-seconds: expected float, found nan"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -163,6 +164,24 @@ def test_signals_end_the_session_cleanly(
     assert fake_client.made.steps == 5
     assert fake_client.made.closed == [""]
     assert handlers == [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
+
+
+def test_a_supervisor_can_tell_an_interrupted_actor(fake_client: type[FakeClient]) -> None:
+    arguments = ["--env", f"{TOYS}:Walk", "--interrupted-status=143"]
+    assert main(arguments) == 0  # the run has ended
+    fake_client.signal = signal.SIGTERM
+    assert main(arguments) == 143
+    fake_client.signal = signal.SIGINT
+    assert main(arguments) == 130
+
+
+def test_a_seed_is_drawn_on_demand(
+    fake_client: type[FakeClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        assert main(["--env", f"{TOYS}:Walk", "--seed=-1"]) == 0
+    drawn = re.findall(r"drew --seed (\d+)", caplog.text)
+    assert len(set(drawn)) == 2
 
 
 def test_a_failing_environment_shows_its_own_traceback(

@@ -3,10 +3,13 @@
 import json
 import signal
 import socket
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from protos.version import version
 from tests.integration.commands import read_json, seedbed
 from tests.integration.processes import Launcher, options, until
 
@@ -37,6 +40,10 @@ def test_actors_wait_for_the_learner_and_end_with_it(launch: Launcher, tmp_path:
     done = seedbed("learner", *options(listen=address, logdir=other, **chosen))
     assert done.status == 2
     assert f"--listen {address}: expected a free address" in done.stderr
+    elsewhere = options(listen=f"unix:{tmp_path}/s", metrics_listen=address)
+    done = seedbed("learner", *elsewhere, *options(logdir=other, **chosen))
+    assert done.status == 2
+    assert f"--metrics-listen {address}: expected a free address" in done.stderr
     done = seedbed("learner", *options(listen=f"unix:{tmp_path}/s", logdir=logdir, **chosen))
     assert done.status == 2
     assert f"--logdir {logdir} is in use by the learner with process id {learner.pid}" in done.stderr
@@ -61,14 +68,24 @@ def test_learner_restarts_under_its_actors(launch: Launcher, tmp_path: Path) -> 
         batch_size=4,
         checkpoint_interval_seconds=0.2,
         log_interval_seconds=0.2,
+        metrics_listen="127.0.0.1:0",
     )
     first = launch.seedbed("learner", *command)
+    port = int(first.says(r"status page on http://127.0.0.1:0/ \(port (\d+)\)")[1])
+    first.says("starting TensorFlow")
+    assert "report" not in read_status(port), "there is nothing to report before training"
     actors = [
-        launch.actor(*options(server=address, env="CartPole-v1", num_envs=1, seed=seed))
+        launch.actor(
+            *options(server=address, env="CartPole-v1", num_envs=1, seed=seed, name=f"pod {seed}")
+        )
         for seed in (1, 2)
     ]
     first.says("brings 1 environments(?s:.*)brings 1 environments")
     until(lambda: any((logdir / "checkpoints").glob("*.npz")), "a checkpoint")
+    status = until(lambda: shows_all(read_status(port)), "a status with rates and a checkpoint")
+    assert [each["client"] for each in status["sessions"]["listed"]] == ["pod 1", "pod 2"]
+    assert status["sessions"]["versions"] == [[version(), 2]]
+    assert status["run"]["phase"] == "training"
     # The first specs that came are the run's: others are refused, and hold up nobody.
     stranger = launch.actor(*options(server=address, env="MountainCar-v0", num_envs=1))
     assert stranger.status() == 1
@@ -81,11 +98,13 @@ def test_learner_restarts_under_its_actors(launch: Launcher, tmp_path: Path) -> 
     first.signal(signal.SIGTERM)
     assert first.status() == 0, first.stderr
     summary = read_json(logdir / "summary.json")
-    version = f"(version {summary['policy_version']:,})"
+    at_version = f"(version {summary['policy_version']:,})"
 
     second = launch.seedbed("learner", *command)
     second.says("brings 1 environments(?s:.*)brings 1 environments")
-    assert f"resuming {logdir} at environment step {summary['env_steps']:,} {version}" in second.stderr
+    assert (
+        f"resuming {logdir} at environment step {summary['env_steps']:,} {at_version}" in second.stderr
+    )
     until(lambda: f"step_{summary['policy_version']:09d}" not in newest(logdir), "a newer checkpoint")
     assert all(actor.running for actor in actors)
     second.signal(signal.SIGINT)
@@ -97,6 +116,21 @@ def test_learner_restarts_under_its_actors(launch: Launcher, tmp_path: Path) -> 
     assert [actor.status() for actor in actors] == [0, 130]
     for actor in actors:
         assert "Traceback" not in actor.stderr
+
+
+def read_status(port: int) -> dict[str, Any]:
+    """What the learner says of itself."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/status.json", timeout=60) as answer:
+        status: dict[str, Any] = json.load(answer)
+        return status
+
+
+def shows_all(status: dict[str, Any]) -> dict[str, Any] | None:
+    """`status`, if training is under way in it."""
+    listed = status.get("sessions", {"listed": []})["listed"]
+    rates = [each["steps_per_second"] or 0 for each in listed]
+    whole = len(rates) == 2 and min(rates) > 0 and status["curve"] and status["checkpoint_age_seconds"]
+    return status if whole else None
 
 
 def newest(logdir: Path) -> str:

@@ -35,7 +35,7 @@ def newer_checkpoint(process: Process, logdir: Path, version: int) -> Checkpoint
     return until(found, lambda: f"a checkpoint after version {version}; found {process.stderr}")
 
 
-def train(launch: Launcher, folder: Path, logdir: str) -> Process:
+def train(launch: Launcher, folder: Path, logdir: str, **more: object) -> Process:
     """A run, started in the folder of the user's own environment."""
     chosen = options(
         env="my_file:make_env",
@@ -45,6 +45,8 @@ def train(launch: Launcher, folder: Path, logdir: str) -> Process:
         total_steps=10_000_000,
         checkpoint_interval_seconds=0.2,
         log_interval_seconds=0.2,
+        drain_seconds=60.0,
+        **more,
     )
     return launch.python("-m", "learner", "train", *chosen, cwd=folder)
 
@@ -58,6 +60,8 @@ def folder(tmp_path: Path) -> Path:
 def test_signals_while_it_starts(launch: Launcher, folder: Path) -> None:
     statuses = {signal.SIGINT: 130, signal.SIGTERM: 0}
     started = {number: train(launch, folder, f"run{number}") for number in statuses}
+    statuses |= {signal.SIGHUP: 143}
+    started[signal.SIGHUP] = train(launch, folder, "hup", interrupted_status=143)
     for number, process in started.items():
         process.says("listening on")
         process.signal(number)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from learner import local_actors
-from learner.local_actors import LocalActors, actor_command
+from learner.local_actors import LocalActors, actor_command, child_environment
 from learner.threads import Threads
 from protos.errors import WorkerFailure
 
@@ -296,3 +296,14 @@ def test_actor_that_cannot_be_started_is_said_at_once() -> None:
 
 def test_actor_command_runs_in_this_interpreter() -> None:
     assert actor_command("--env", "x") == [sys.executable, "-m", "actor", "--env", "x"]
+
+
+def test_children_are_not_told_what_is_the_learners_own() -> None:
+    own = {
+        "SEEDBED_TLS_CERT": "tls.crt",
+        "SEEDBED_TOKEN_FILE": "token",
+        "SEEDBED_INTERRUPTED_STATUS": "143",
+    }
+    # A local actor that ended with that status would be one that failed.
+    assert child_environment({**own, "HOME": "/tmp"}) == {"HOME": "/tmp"}
+    assert child_environment(own, "local") == {"SEEDBED_TOKEN": "local"}

@@ -12,7 +12,7 @@ from protos import inference_pb2 as pb
 from protos import specs
 from protos.errors import RunEnded
 from tests.fakes import ACTIONS, PATIENCE_SECONDS, SPEC, FakeLearner, LogLines
-from tests.learner.serving.wire import Stream, opening, step
+from tests.learner.serving.wire import Stream, opening, refused, step
 
 StatusCode = grpc.StatusCode
 
@@ -21,14 +21,6 @@ StatusCode = grpc.StatusCode
 def any_learner(request: pytest.FixtureRequest, address: str) -> Iterator[FakeLearner]:
     with FakeLearner(address if request.param == "unix" else "127.0.0.1:0") as fake:
         yield fake
-
-
-def refused(address: str, *messages: Any) -> tuple[grpc.StatusCode, str]:
-    """How the learner ends a stream that sends `messages`."""
-    with Stream(address) as stream:
-        for message in messages:
-            stream.send(message)
-        return stream.ended()
 
 
 def test_a_session_opens_acts_and_closes(any_learner: FakeLearner, log: LogLines) -> None:
@@ -81,6 +73,10 @@ REFUSED_OPENINGS = {
         "mode: expected TRAIN (what this learner serves), found EVALUATE",
     ),
     "long name": ({"client": "x" * 201}, "client: expected at most 200 characters, found 201"),
+    "long version": (
+        {"client_version": "x" * 101},
+        "client_version: expected at most 100 characters, found 101",
+    ),
     "no spec": ({"spec": None}, "observation spec: expected 1 to 256 leaves, found 0"),
     "another spec": (
         {"spec": specs.to_proto(OTHER_SPEC)},

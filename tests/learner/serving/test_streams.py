@@ -8,6 +8,7 @@ import pytest
 
 from learner.flags import LEASE_START, LeaseEnd
 from learner.serving.batcher import Request
+from learner.telemetry.report import SessionReport
 from protos import inference_pb2 as pb
 from protos.errors import NotServing, RequestError, RunEnded
 from tests.fakes import FakeLearner, LogLines, answer
@@ -34,6 +35,24 @@ def test_a_cut_stream_resumes_where_it_was(learner: FakeLearner, log: LogLines) 
         assert stream.act(step(2, 20, 21)) == [20, 21]
     assert [request.flags.tolist() for request in seen] == [[0, 0]]
     assert learner.server.statistics()["count_sessions_resumed"] == 1
+
+
+def test_sessions_are_listed_with_what_they_have_brought(learner: FakeLearner, log: LogLines) -> None:
+    assert learner.server.sessions() == []
+    with Stream(learner.address) as one, Stream(learner.address) as other:
+        one.open(2, client="one\n<b>", client_version="0.1\x1b[31m")
+        one.act(step(1, 10, 11, flags=pb.FIRST))
+        one.act(step(2, 20, environments=[1]))
+        other.open(1, client="other")
+        other.cut()
+        log.wait_for("other: stream lost")
+        assert learner.server.sessions() == [
+            SessionReport(1, "one <b>", "0.1 [31m", 2, 3, connected=True, trains=True),
+            SessionReport(2, "other", "", 1, 0, connected=False, trains=True),
+        ]
+        one.send(pb.Close())
+        assert one.ended()[0] is StatusCode.OK
+        assert [session.client for session in learner.server.sessions()] == ["other"]
 
 
 def test_a_step_in_a_batch_is_answered_to_the_stream_that_resumes(

@@ -102,3 +102,11 @@ class Stream:
         except grpc.RpcError:
             return self._call.code(), self._call.details()
         raise AssertionError(f"expected the stream's end, found {message}")
+
+
+def refused(address: str, *messages: Any) -> tuple[grpc.StatusCode, str]:
+    """How the learner ends a stream that sends `messages`."""
+    with Stream(address) as stream:
+        for message in messages:
+            stream.send(message)
+        return stream.ended()
