@@ -34,7 +34,7 @@ from playwright.sync_api import Browser, sync_playwright
 IMAGES = Path(__file__).parent / "images"
 
 COMMAND = """\
-seedbed train --env CartPole-v1 --stop-return 475 --eval-interval 25000 \\
+seedbed train --env CartPole-v1 --total-steps 500000 --eval-interval 25000 \\
     --checkpoint-interval-seconds 5 --metrics-listen 127.0.0.1:0 --logdir runs/cartpole"""
 
 GOOD_RETURN = 350.0
@@ -157,7 +157,8 @@ def wait_until_good(terminal: Terminal) -> str:
 
 def is_good(status: dict[str, Any]) -> bool:
     mean_return = status.get("report", {}).get("mean_return_100") or 0.0
-    return mean_return >= GOOD_RETURN and len(status["evaluations"]) > 1
+    training = status["run"]["phase"] == "training"
+    return training and mean_return >= GOOD_RETURN and len(status["evaluations"]) > 1
 
 
 def read_json(address: str) -> dict[str, Any]:

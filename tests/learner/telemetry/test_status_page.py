@@ -151,7 +151,7 @@ def test_a_person_sees_the_run(window: Window) -> None:
             "learner-bound: training busy 80 %, inference batch 20 of 32"
         )
         tiles = page.locator("#tiles").inner_text()
-        for text in ("1,235", "12,345", "of 50,000, 24 %", "187", "of the last 100 of 250", "0.125"):
+        for text in ("1,235", "12,345", "of 50,000, 25 %", "187", "of the last 100 of 250", "0.125"):
             assert text in tiles
         picture = page.get_by_role("img", name=re.compile("^Return over environment steps: from "))
         assert len((picture.locator("polyline.mean").get_attribute("points") or "").split()) == 125
