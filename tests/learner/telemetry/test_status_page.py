@@ -19,7 +19,7 @@ from learner.telemetry.report import Report
 from learner.telemetry.status import Status
 from learner.telemetry.status_page import status_page
 from protos import inference_pb2 as pb
-from tests.fakes import FakeLearner
+from tests.fakes import PATIENCE_SECONDS, FakeLearner
 from tests.learner.serving.wire import Stream, opening, refused, step
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -33,6 +33,7 @@ def browser() -> Iterator[Browser]:
         why = "no Chromium here: Debian's package is `chromium`"
         # Where all tests have to have run, one that did not is no success.
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
+    expect.set_options(timeout=1000 * PATIENCE_SECONDS)
     # Chromium's sandbox refuses to work for root, as whom containers run tests.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
