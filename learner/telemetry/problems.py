@@ -23,7 +23,7 @@ class Problem(NamedTuple):
     """WARNING or ERROR"""
     text: str
     """the last time's, in one line of printable characters"""
-    count: int
+    times: int
     first: float
     """seconds since 1970"""
     last: float
@@ -63,8 +63,8 @@ class Problems(logging.Handler):
         with self._kept_lock:
             kept = self._kept[level]
             before = kept.pop(kind, None)
-            count, first = (1, now) if before is None else (before.count + 1, before.first)
-            kept[kind] = Problem(level, text, count, first, now)
+            times, first = (1, now) if before is None else (before.times + 1, before.first)
+            kept[kind] = Problem(level, text, times, first, now)
             if len(kept) > MAX_KINDS:
                 kept.popitem(last=False)
 

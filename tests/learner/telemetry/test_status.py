@@ -171,7 +171,7 @@ def test_problems_are_shown() -> None:
     watched = Watched()
     watched.problems.handle(logging.makeLogRecord({"msg": "disk full", "levelno": logging.ERROR}))
     assert watched.json()["problems"] == [
-        {"level": "ERROR", "text": "disk full", "count": 1, "first": 5.0, "last": 5.0}
+        {"level": "ERROR", "text": "disk full", "times": 1, "first": 5.0, "last": 5.0}
     ]
 
 

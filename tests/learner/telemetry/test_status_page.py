@@ -19,7 +19,7 @@ from learner.telemetry.report import Report
 from learner.telemetry.status import Status
 from learner.telemetry.status_page import status_page
 from protos import inference_pb2 as pb
-from tests.fakes import FakeLearner
+from tests.fakes import PATIENCE_SECONDS, FakeLearner
 from tests.learner.serving.wire import Stream, opening, refused, step
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -33,6 +33,7 @@ def browser() -> Iterator[Browser]:
         why = "no Chromium here: Debian's package is `chromium`"
         # Where all tests have to have run, one that did not is no success.
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
+    expect.set_options(timeout=1000 * PATIENCE_SECONDS)
     # Chromium's sandbox refuses to work for root, as whom containers run tests.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
@@ -151,7 +152,7 @@ def test_a_person_sees_the_run(window: Window) -> None:
             "learner-bound: training busy 80 %, inference batch 20 of 32"
         )
         tiles = page.locator("#tiles").inner_text()
-        for text in ("1,235", "12,345", "of 50,000, 24 %", "187", "of the last 100 of 250", "0.125"):
+        for text in ("1,235", "12,345", "of 50,000, 25 %", "187", "of the last 100 of 250", "0.125"):
             assert text in tiles
         picture = page.get_by_role("img", name=re.compile("^Return over environment steps: from "))
         assert len((picture.locator("polyline.mean").get_attribute("points") or "").split()) == 125
