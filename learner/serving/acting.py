@@ -64,6 +64,7 @@ class Acting:
         self.policy.warm_up(InferenceBatch(spec.observation, max_rows, num_slots))
         self.clocks = {f"{name} {index}": BusyClock() for index in range(num_threads)}
         """what each inference thread is busy with, by its name"""
+        self._workers: list[InferenceWorker] = []
 
     @property
     def layout(self) -> Layout:
@@ -76,6 +77,7 @@ class Acting:
             worker = InferenceWorker(
                 self.batcher, self.policy, self._weights, clock, episodes, experience
             )
+            self._workers.append(worker)
             threads.start(name, worker.run)
 
     def lane(self, experience: Experience, *, trains: bool = True) -> Lane:
@@ -100,4 +102,6 @@ class Acting:
         return max(clock.busy_fraction() for clock in self.clocks.values())
 
     def statistics(self) -> Mapping[str, float]:
-        return {**self.batcher.statistics(), **self.slots.statistics()}
+        # Of one thread, so that its growth a second is the load: 1 where no more rows can be inferred.
+        load = sum(worker.load_seconds for worker in self._workers) / len(self.clocks)
+        return {**self.batcher.statistics(), **self.slots.statistics(), "load_seconds": load}

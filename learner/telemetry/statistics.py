@@ -82,6 +82,13 @@ class BusyClock:
         since = self._work[1]
         return 0.0 if since is None else self._clock() - since
 
+    def busy_seconds(self) -> float:
+        """Seconds of work since the start. Never falls from call to call. Any thread may ask."""
+        # The time first: work that ends between the two readings must not be counted beyond its end.
+        now = self._clock()
+        done, since = self._work
+        return done if since is None else done + max(now - since, 0.0)
+
     def busy_fraction(self) -> float:
         """Part of the time since the last call, or since the start, that was work: 0 to 1."""
         done, since = self._work
