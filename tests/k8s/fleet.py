@@ -10,9 +10,15 @@ import numpy as np
 
 from learner.planning.model import Costs, Deployment, Prediction, predict, round_trip, training_seconds
 
-WAITS = "seedbed_training_data_wait_ratio"
-QUEUE_FULL = "seedbed_unroll_queue_full_ratio"
+WAITS = "seedbed_training_data_wait_seconds_total"
+QUEUE_FULL = "seedbed_unroll_queue_full_seconds_total"
+INFERENCE_LOAD = "seedbed_inference_load_seconds_total"
+INFERENCE_BUSY = "seedbed_inference_busy_seconds_total"
+EVENT_LOOP = "seedbed_event_loop_cpu_seconds_total"
 UPDATES = "seedbed_updates_total"
+
+RATIOS = (WAITS, QUEUE_FULL, INFERENCE_LOAD, INFERENCE_BUSY, EVENT_LOOP)
+"""Counters of seconds, whose rates are parts of the time."""
 
 LIMITED_BY_TRAINING = ("training", "accelerator", "learner cores")
 """Resources that slow training down, so that its queue is full when they are."""
@@ -65,7 +71,7 @@ class Workload:
 
     @cache  # noqa: B019
     def measured(self, actors: int) -> Mapping[str, float]:
-        """What the learner would export with so many actors, without noise."""
+        """Rates of the counters that so many actors make the learner export, and their number."""
         found = self.prediction(actors)
         deployment = self.deployment(actors)
         trip = round_trip(self.costs, deployment, found.rate)
@@ -80,9 +86,9 @@ class Workload:
         return {
             WAITS: 0.0 if waits_for_training else max(1 - training, 0.0),
             QUEUE_FULL: max(blocked, 0.0) if waits_for_training else 0.0,
-            "seedbed_inference_load_ratio": min(found.rate * self._cheapest_row(), 1.0),
-            "seedbed_inference_busy_ratio": found.inference_busy,
-            "seedbed_event_loop_busy_ratio": found.rate / rows * self.costs.event_loop.at(rows),
+            INFERENCE_LOAD: min(found.rate * self._cheapest_row(), 1.0),
+            INFERENCE_BUSY: found.inference_busy,
+            EVENT_LOOP: found.rate / rows * self.costs.event_loop.at(rows),
             "seedbed_actors": actors,
             UPDATES: found.rate,
         }
@@ -106,7 +112,7 @@ class Conditions:
     ripple: float = 0.04
     """part of the time that training waits, and that the queue is full, in turn, whatever their means"""
     noise: float = 0.05
-    """standard deviation of what one scrape reads of a ratio"""
+    """standard deviation of a rate between two scrapes"""
     scrape_seconds: float = 15.0
     """the autoscaler's own interval, for simplicity"""
     window_seconds: float = 120.0
@@ -180,10 +186,9 @@ class Fleet:
             read |= {WAITS: 1.0, QUEUE_FULL: 0.0, UPDATES: 0.0}
         for name in (WAITS, QUEUE_FULL):
             read[name] = conditions.ripple + (1 - conditions.ripple) * read[name]
-        for name in read:
-            if name.endswith("_ratio"):
-                noisy = read[name] + self._rng.normal(0.0, conditions.noise)
-                read[name] = min(max(noisy, 0.0), 1.0)
+        for name in RATIOS:
+            noisy = read[name] + self._rng.normal(0.0, conditions.noise)
+            read[name] = min(max(noisy, 0.0), 1.0)
         return read
 
     def _starts(self, now: float) -> float:

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from learner.planning.model import Costs, Line
-from tests.k8s.fleet import Conditions, Fleet, Workload
+from tests.k8s.fleet import INFERENCE_BUSY, INFERENCE_LOAD, WAITS, Conditions, Fleet, Workload
 from tests.k8s.hpa import SYNC_SECONDS, Autoscaler, Direction, Policy, Rule
 from tests.k8s.recording_rules import WANTED, DemandRules
 
@@ -286,7 +286,7 @@ def with_training(expression: str) -> DemandRules:
     return DemandRules(changed)
 
 
-STARVED = "1 / clamp_min(1 - avg_over_time(seedbed_training_data_wait_ratio[2m]), 0.01)"
+STARVED = f"1 / clamp_min(1 - rate({WAITS}[2m]), 0.01)"
 
 HASTY = Direction(0.0, (Policy(percent=True, value=400, period_seconds=15.0),), "Max")
 """A direction that follows every reading at once."""
@@ -318,9 +318,7 @@ def test_busy_inference_threads_are_no_limit() -> None:
     changed = copy.deepcopy(DEMAND_MANIFEST)
     (group,) = changed["spec"]["groups"]
     for rule in group["rules"]:
-        rule["expr"] = rule["expr"].replace(
-            "seedbed_inference_load_ratio", "seedbed_inference_busy_ratio"
-        )
+        rule["expr"] = rule["expr"].replace(INFERENCE_LOAD, INFERENCE_BUSY)
     history = simulate(ATARI, 1, demand=DemandRules(changed))
     # They are busy all the time with calls that could carry many more rows.
     assert history.replicas.max() < 0.5 * acceptable(ATARI)[0]
