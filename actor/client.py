@@ -15,7 +15,7 @@ from actor.retry import RetryPolicy
 from actor.runner import make_runner
 from actor.stream import Stream
 from actor.timestep import TimeStep
-from protos import PROTOCOL_VERSION, specs, tensors
+from protos import PROTOCOL_MINOR, PROTOCOL_VERSION, specs, tensors
 from protos import inference_pb2 as pb
 from protos.errors import DeadlineExceeded, InvalidRequest, NotServing, RequestError, SeedbedError
 from protos.version import version
@@ -254,6 +254,7 @@ class InferenceClient:
     def _opening(self) -> pb.Open:
         return pb.Open(
             protocol_version=PROTOCOL_VERSION,
+            protocol_minor=PROTOCOL_MINOR,
             num_environments=len(self._everyone),
             spec=specs.to_proto(self.spec),
             mode=self._mode,

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from actor.timestep import TimeStep
 from learner.planning.ready import sample
-from protos import PROTOCOL_VERSION, specs, tensors
+from protos import PROTOCOL_MINOR, PROTOCOL_VERSION, specs, tensors
 from protos import inference_pb2 as pb
 from protos.errors import ConfigError
 from protos.specs import EnvironmentSpec
@@ -91,6 +91,7 @@ def open_message(spec: EnvironmentSpec, num_envs: int) -> pb.ClientMessage:
     return pb.ClientMessage(
         open=pb.Open(
             protocol_version=PROTOCOL_VERSION,
+            protocol_minor=PROTOCOL_MINOR,
             num_environments=num_envs,
             spec=specs.to_proto(spec),
             mode=pb.TRAIN,

@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16protos/inference.proto\x12\nseedbed.v1\"\x7f\n\rClientMessage\x12 \n\x04open\x18\x01 \x01(\x0b\x32\x10.seedbed.v1.OpenH\x00\x12 \n\x04step\x18\x02 \x01(\x0b\x32\x10.seedbed.v1.StepH\x00\x12\"\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x11.seedbed.v1.CloseH\x00\x42\x06\n\x04kind\"e\n\rServerMessage\x12$\n\x06opened\x18\x01 \x01(\x0b\x32\x12.seedbed.v1.OpenedH\x00\x12&\n\x07\x61\x63tions\x18\x02 \x01(\x0b\x32\x13.seedbed.v1.ActionsH\x00\x42\x06\n\x04kind\"~\n\tArraySpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\r\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12#\n\x04kind\x18\x04 \x01(\x0e\x32\x15.seedbed.v1.ValueKind\x12\x0f\n\x07minimum\x18\x05 \x01(\x0c\x12\x0f\n\x07maximum\x18\x06 \x01(\x0c\"d\n\x0f\x45nvironmentSpec\x12*\n\x0bobservation\x18\x01 \x03(\x0b\x32\x15.seedbed.v1.ArraySpec\x12%\n\x06\x61\x63tion\x18\x02 \x01(\x0b\x32\x15.seedbed.v1.ArraySpec\"\xc3\x01\n\x04Open\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x18\n\x10num_environments\x18\x02 \x01(\r\x12)\n\x04spec\x18\x03 \x01(\x0b\x32\x1b.seedbed.v1.EnvironmentSpec\x12\x1e\n\x04mode\x18\x04 \x01(\x0e\x32\x10.seedbed.v1.Mode\x12\x14\n\x0cresume_token\x18\x05 \x01(\x0c\x12\x0e\n\x06\x63lient\x18\x06 \x01(\t\x12\x16\n\x0e\x63lient_version\x18\x07 \x01(\t\"m\n\x06Opened\x12\x15\n\rsession_token\x18\x01 \x01(\x0c\x12\x0f\n\x07resumed\x18\x02 \x01(\x08\x12\x14\n\x0clease_ttl_ms\x18\x03 \x01(\r\x12\r\n\x05slots\x18\x04 \x03(\r\x12\x16\n\x0epolicy_version\x18\x05 \x01(\x03\"a\n\x04Step\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x13\n\x0b\x65nvironment\x18\x02 \x01(\x0c\x12\x0e\n\x06reward\x18\x03 \x01(\x0c\x12\r\n\x05\x66lags\x18\x04 \x01(\x0c\x12\x13\n\x0bobservation\x18\x05 \x03(\x0c\"C\n\x07\x41\x63tions\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\x0c\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x03\"\x16\n\x05\x43lose\x12\r\n\x05\x65rror\x18\x01 \x01(\t*E\n\tValueKind\x12\x1a\n\x16VALUE_KIND_UNSPECIFIED\x10\x00\x12\x0b\n\x07NUMERIC\x10\x01\x12\x0f\n\x0b\x43\x41TEGORICAL\x10\x02*5\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\t\n\x05TRAIN\x10\x01\x12\x0c\n\x08\x45VALUATE\x10\x02*H\n\x08StepFlag\x12\x12\n\x0eSTEP_FLAG_NONE\x10\x00\x12\x0e\n\nTERMINATED\x10\x01\x12\r\n\tTRUNCATED\x10\x02\x12\t\n\x05\x46IRST\x10\x04\x32L\n\tInference\x12?\n\x03\x41\x63t\x12\x19.seedbed.v1.ClientMessage\x1a\x19.seedbed.v1.ServerMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16protos/inference.proto\x12\nseedbed.v1\"\x7f\n\rClientMessage\x12 \n\x04open\x18\x01 \x01(\x0b\x32\x10.seedbed.v1.OpenH\x00\x12 \n\x04step\x18\x02 \x01(\x0b\x32\x10.seedbed.v1.StepH\x00\x12\"\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x11.seedbed.v1.CloseH\x00\x42\x06\n\x04kind\"e\n\rServerMessage\x12$\n\x06opened\x18\x01 \x01(\x0b\x32\x12.seedbed.v1.OpenedH\x00\x12&\n\x07\x61\x63tions\x18\x02 \x01(\x0b\x32\x13.seedbed.v1.ActionsH\x00\x42\x06\n\x04kind\"~\n\tArraySpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\r\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12#\n\x04kind\x18\x04 \x01(\x0e\x32\x15.seedbed.v1.ValueKind\x12\x0f\n\x07minimum\x18\x05 \x01(\x0c\x12\x0f\n\x07maximum\x18\x06 \x01(\x0c\"d\n\x0f\x45nvironmentSpec\x12*\n\x0bobservation\x18\x01 \x03(\x0b\x32\x15.seedbed.v1.ArraySpec\x12%\n\x06\x61\x63tion\x18\x02 \x01(\x0b\x32\x15.seedbed.v1.ArraySpec\"\xdb\x01\n\x04Open\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x18\n\x10num_environments\x18\x02 \x01(\r\x12)\n\x04spec\x18\x03 \x01(\x0b\x32\x1b.seedbed.v1.EnvironmentSpec\x12\x1e\n\x04mode\x18\x04 \x01(\x0e\x32\x10.seedbed.v1.Mode\x12\x14\n\x0cresume_token\x18\x05 \x01(\x0c\x12\x0e\n\x06\x63lient\x18\x06 \x01(\t\x12\x16\n\x0e\x63lient_version\x18\x07 \x01(\t\x12\x16\n\x0eprotocol_minor\x18\x08 \x01(\r\"m\n\x06Opened\x12\x15\n\rsession_token\x18\x01 \x01(\x0c\x12\x0f\n\x07resumed\x18\x02 \x01(\x08\x12\x14\n\x0clease_ttl_ms\x18\x03 \x01(\r\x12\r\n\x05slots\x18\x04 \x03(\r\x12\x16\n\x0epolicy_version\x18\x05 \x01(\x03\"a\n\x04Step\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x13\n\x0b\x65nvironment\x18\x02 \x01(\x0c\x12\x0e\n\x06reward\x18\x03 \x01(\x0c\x12\r\n\x05\x66lags\x18\x04 \x01(\x0c\x12\x13\n\x0bobservation\x18\x05 \x03(\x0c\"C\n\x07\x41\x63tions\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\x0c\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x03\"\x16\n\x05\x43lose\x12\r\n\x05\x65rror\x18\x01 \x01(\t*E\n\tValueKind\x12\x1a\n\x16VALUE_KIND_UNSPECIFIED\x10\x00\x12\x0b\n\x07NUMERIC\x10\x01\x12\x0f\n\x0b\x43\x41TEGORICAL\x10\x02*5\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\t\n\x05TRAIN\x10\x01\x12\x0c\n\x08\x45VALUATE\x10\x02*H\n\x08StepFlag\x12\x12\n\x0eSTEP_FLAG_NONE\x10\x00\x12\x0e\n\nTERMINATED\x10\x01\x12\r\n\tTRUNCATED\x10\x02\x12\t\n\x05\x46IRST\x10\x04\x32L\n\tInference\x12?\n\x03\x41\x63t\x12\x19.seedbed.v1.ClientMessage\x1a\x19.seedbed.v1.ServerMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VALUEKIND']._serialized_start=1001
-  _globals['_VALUEKIND']._serialized_end=1070
-  _globals['_MODE']._serialized_start=1072
-  _globals['_MODE']._serialized_end=1125
-  _globals['_STEPFLAG']._serialized_start=1127
-  _globals['_STEPFLAG']._serialized_end=1199
+  _globals['_VALUEKIND']._serialized_start=1025
+  _globals['_VALUEKIND']._serialized_end=1094
+  _globals['_MODE']._serialized_start=1096
+  _globals['_MODE']._serialized_end=1149
+  _globals['_STEPFLAG']._serialized_start=1151
+  _globals['_STEPFLAG']._serialized_end=1223
   _globals['_CLIENTMESSAGE']._serialized_start=38
   _globals['_CLIENTMESSAGE']._serialized_end=165
   _globals['_SERVERMESSAGE']._serialized_start=167
@@ -46,15 +46,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENVIRONMENTSPEC']._serialized_start=398
   _globals['_ENVIRONMENTSPEC']._serialized_end=498
   _globals['_OPEN']._serialized_start=501
-  _globals['_OPEN']._serialized_end=696
-  _globals['_OPENED']._serialized_start=698
-  _globals['_OPENED']._serialized_end=807
-  _globals['_STEP']._serialized_start=809
-  _globals['_STEP']._serialized_end=906
-  _globals['_ACTIONS']._serialized_start=908
-  _globals['_ACTIONS']._serialized_end=975
-  _globals['_CLOSE']._serialized_start=977
-  _globals['_CLOSE']._serialized_end=999
-  _globals['_INFERENCE']._serialized_start=1201
-  _globals['_INFERENCE']._serialized_end=1277
+  _globals['_OPEN']._serialized_end=720
+  _globals['_OPENED']._serialized_start=722
+  _globals['_OPENED']._serialized_end=831
+  _globals['_STEP']._serialized_start=833
+  _globals['_STEP']._serialized_end=930
+  _globals['_ACTIONS']._serialized_start=932
+  _globals['_ACTIONS']._serialized_end=999
+  _globals['_CLOSE']._serialized_start=1001
+  _globals['_CLOSE']._serialized_end=1023
+  _globals['_INFERENCE']._serialized_start=1225
+  _globals['_INFERENCE']._serialized_end=1301
 # @@protoc_insertion_point(module_scope)

@@ -79,7 +79,7 @@ class EnvironmentSpec(_message.Message):
     def __init__(self, observation: _Optional[_Iterable[_Union[ArraySpec, _Mapping]]] = ..., action: _Optional[_Union[ArraySpec, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("protocol_version", "num_environments", "spec", "mode", "resume_token", "client", "client_version")
+    __slots__ = ("protocol_version", "num_environments", "spec", "mode", "resume_token", "client", "client_version", "protocol_minor")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     NUM_ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,7 @@ class Open(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_MINOR_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     num_environments: int
     spec: EnvironmentSpec
@@ -94,7 +95,8 @@ class Open(_message.Message):
     resume_token: bytes
     client: str
     client_version: str
-    def __init__(self, protocol_version: _Optional[int] = ..., num_environments: _Optional[int] = ..., spec: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., mode: _Optional[_Union[Mode, str]] = ..., resume_token: _Optional[bytes] = ..., client: _Optional[str] = ..., client_version: _Optional[str] = ...) -> None: ...
+    protocol_minor: int
+    def __init__(self, protocol_version: _Optional[int] = ..., num_environments: _Optional[int] = ..., spec: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., mode: _Optional[_Union[Mode, str]] = ..., resume_token: _Optional[bytes] = ..., client: _Optional[str] = ..., client_version: _Optional[str] = ..., protocol_minor: _Optional[int] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("session_token", "resumed", "lease_ttl_ms", "slots", "policy_version")

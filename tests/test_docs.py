@@ -73,7 +73,7 @@ def check_command(words: Sequence[str]) -> None:
         assert (ROOT / rest[0]).is_file()
     else:
         # An installer or a tool of others: known by name, not run.
-        assert program in ("pip", "tensorboard"), program
+        assert program in ("pip", "tensorboard", "kubectl"), program
 
 
 @pytest.mark.parametrize(("file", "command"), ALL_COMMANDS, ids=lambda text: text[:60])

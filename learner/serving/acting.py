@@ -65,6 +65,7 @@ class Acting:
         self.clocks = {f"{name} {index}": BusyClock() for index in range(num_threads)}
         """what each inference thread is busy with, by its name"""
         self._latencies = {name: Durations() for name in self.clocks}
+        self._workers: list[InferenceWorker] = []
 
     @property
     def layout(self) -> Layout:
@@ -78,6 +79,7 @@ class Acting:
             worker = InferenceWorker(
                 self.batcher, self.policy, self._weights, clock, latency, episodes, experience
             )
+            self._workers.append(worker)
             threads.start(name, worker.run)
 
     def lane(self, experience: Experience, *, trains: bool = True) -> Lane:
@@ -103,7 +105,10 @@ class Acting:
 
     def statistics(self) -> Mapping[str, float]:
         busy = sum(clock.busy_seconds() for clock in self.clocks.values())
-        return {**self.batcher.statistics(), **self.slots.statistics(), "busy_seconds": busy}
+        # Of one thread, so that its growth a second is the load: 1 where no more rows can be inferred.
+        load = sum(worker.load_seconds for worker in self._workers) / len(self.clocks)
+        own = {"busy_seconds": busy, "load_seconds": load}
+        return {**self.batcher.statistics(), **self.slots.statistics(), **own}
 
     def spreads(self) -> Mapping[str, Spread]:
         """How batches are spread: their rows, the seconds that they waited, and those that they took."""

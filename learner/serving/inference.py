@@ -1,8 +1,9 @@
 """The inference thread: batches of observations in, actions out, steps to the experience."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import accumulate, count
 from typing import Protocol
 
 import numpy as np
@@ -35,6 +36,21 @@ def bucket_sizes(largest: int) -> list[int]:
     return sorted(sizes)
 
 
+def efficiencies(seconds: Mapping[int, float], largest: int) -> list[float]:
+    """By rows from 0 to `largest`, the rows of a call for the time that it takes, as a part of the most
+    that any call makes of it: 0 to 1.
+
+    Args:
+        seconds: of a call, by bucket, measured once. Larger calls that seem to take less are taken to
+            take as long.
+    """
+    buckets = sorted(seconds)
+    taken = dict(zip(buckets, accumulate((seconds[bucket] for bucket in buckets), max), strict=True))
+    best = max(bucket / max(taken[bucket], 1e-9) for bucket in buckets)
+    of_rows = (min(bucket for bucket in buckets if bucket >= rows) for rows in range(largest + 1))
+    return [rows / max(taken[bucket], 1e-9) / best for rows, bucket in enumerate(of_rows)]
+
+
 @dataclass(frozen=True)
 class PolicyAnswer:
     """What the policy said about one batch of n rows."""
@@ -45,6 +61,8 @@ class PolicyAnswer:
     """[n, ...] each"""
     state_before: Callable[[np.ndarray], State]
     """from row indices to the memory before those rows"""
+    efficiency: float
+    """of a call for n rows, see `efficiencies`"""
 
 
 class PolicyFunction:
@@ -65,30 +83,42 @@ class PolicyFunction:
         self._buckets = bucket_sizes(max_rows)
         self._bucket_of = [min(b for b in self._buckets if b >= n) for n in range(max_rows + 1)]
         self._call = _trace(policy, self._tables, observation, seed, greedy)
+        self.efficiency = [1.0] * (max_rows + 1)
+        """by rows of a call, see `efficiencies`; known once it is warm"""
         self.layout = Layout(observation, self._record_specs(), self._state_specs(policy))
         """What a step consists of, as the policy's trace has shown."""
 
     def warm_up(self, batch: InferenceBatch) -> None:
-        """Run every bucket once on padding, so that no actor waits for what the first call prepares."""
+        """Run every bucket on padding, so that no actor waits for what the first call prepares; and once
+        more, to see how long it takes."""
+        seconds = {}
         for size in self._buckets:
-            self._run(batch, size)
+            self._run(batch, size, next(self._calls))
+            begun = time.monotonic()
+            outputs, _ = self._run(batch, size, 0)
+            outputs["action"].numpy()
+            seconds[size] = time.monotonic() - begun
+        self.efficiency = efficiencies(seconds, self._buckets[-1])
 
     def __call__(self, batch: InferenceBatch) -> PolicyAnswer:
         """Act for the batch's rows."""
         size = batch.size
-        outputs, state = self._run(batch, self._bucket_of[size])
+        # Counted here, not by a variable: two threads could read one value of that.
+        outputs, state = self._run(batch, self._bucket_of[size], next(self._calls))
         return PolicyAnswer(
             action=outputs["action"].numpy()[:size],
             record={name: outputs[f"record/{name}"].numpy()[:size] for name in self.layout.record},
             state_before=lambda rows: {
                 name: tf.gather(value, rows).numpy() for name, value in state.items()
             },
+            efficiency=self.efficiency[size],
         )
 
-    def _run(self, batch: InferenceBatch, bucket: int) -> tuple[dict[str, tf.Tensor], State]:
+    def _run(
+        self, batch: InferenceBatch, bucket: int, number: int
+    ) -> tuple[dict[str, tf.Tensor], State]:
         leaves = [tf.constant(leaf[:bucket]) for leaf in batch.observation]
-        # Counted here, not by a variable: two threads could read one value of that.
-        batch.set_call(next(self._calls))
+        batch.set_call(number)
         outputs = self._call(*leaves, tf.constant(batch.rows[:, :bucket]))
         state = {
             name.removeprefix("state/"): value
@@ -163,7 +193,8 @@ class Experience(Protocol):
 
 
 class InferenceWorker:
-    """Answers batches until there are no more. `run` is the thread's body.
+    """Answers batches until there are no more. `run` is the thread's body; any thread may read
+    `load_seconds`.
 
     `latency` gets the seconds of each batch, from the policy call to its answers.
     """
@@ -185,12 +216,16 @@ class InferenceWorker:
         self._latency = latency
         self._episodes = episodes
         self._experience = experience
+        self.load_seconds = 0.0
+        """Time that the rows so far would have taken in calls of the best size: a thread that is always
+        busy, but with small calls, could do more."""
 
     def run(self) -> None:
         for batch in self._batches:
             # Before the policy acts: what it then acts with is as new as can be.
             if not self._experience.wait_for_room():
                 return
+            busy = self._clock.busy_seconds()
             with self._latency.measured():
                 with self._weights.reading() as version, self._clock.busy():
                     answer = self._policy(batch)
@@ -199,6 +234,7 @@ class InferenceWorker:
                     # stored.
                     self._record(_steps(batch, answer, version))
                     batch.reply(answer.action, version)
+            self.load_seconds += (self._clock.busy_seconds() - busy) * answer.efficiency
 
     def _record(self, steps: Steps) -> None:
         self._episodes.observe(steps.slots, steps.reward, steps.flags)

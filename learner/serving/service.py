@@ -13,7 +13,7 @@ from learner.serving.leases import Lane, Lease, Leases, Outbox
 from learner.serving.pace import Pace
 from learner.serving.recorder import NoRecorder, Recorder, StreamRecord
 from learner.telemetry.report import SessionReport
-from protos import PROTOCOL_VERSION, inference_pb2_grpc, specs
+from protos import PROTOCOL_MINOR, PROTOCOL_VERSION, inference_pb2_grpc, specs
 from protos import inference_pb2 as pb
 from protos.errors import InvalidRequest, LearnerError, NoCapacity, RequestError, to_status
 from protos.specs import EnvironmentSpec
@@ -137,10 +137,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         if message is None or kind != "open":
             raise InvalidRequest(f"expected Open as the stream's first message, found {kind}")
         opening: pb.Open = message.open
-        if opening.protocol_version != PROTOCOL_VERSION:
-            raise InvalidRequest(
-                f"protocol_version: expected {PROTOCOL_VERSION}, found {opening.protocol_version}"
-            )
+        _check_protocol(opening)
         if opening.num_environments < 1:
             raise InvalidRequest("num_environments: expected at least 1, found 0")
         if len(opening.client) > MAX_CLIENT_NAME:
@@ -250,6 +247,20 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             self._leases.end(lease, LeaseEnd.CLOSED)
             return False
         raise InvalidRequest(f"expected Step or Close after Open, found {kind}")
+
+
+def _check_protocol(opening: pb.Open) -> None:
+    """Of one minor version to the next, so that learner and actors are upgraded one after the other."""
+    version, minor = opening.protocol_version, opening.protocol_minor
+    if version == PROTOCOL_VERSION and abs(minor - PROTOCOL_MINOR) <= 1:
+        return
+    lowest = f"{PROTOCOL_VERSION}.{max(PROTOCOL_MINOR - 1, 0)}"
+    highest = f"{PROTOCOL_VERSION}.{PROTOCOL_MINOR + 1}"
+    older = "actor" if (version, minor) < (PROTOCOL_VERSION, PROTOCOL_MINOR) else "learner"
+    raise InvalidRequest(
+        f"protocol: expected {lowest} to {highest} (this learner's is {PROTOCOL_VERSION}."
+        f"{PROTOCOL_MINOR}), found {version}.{minor}: upgrade the {older}, which is the older one"
+    )
 
 
 def _check_size(opening: pb.Open, lane: Lane) -> None:

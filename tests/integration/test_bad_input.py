@@ -75,7 +75,7 @@ CASES: dict[str, tuple[Callable[[Stream], None], str]] = {
         send_opening(num_environments=0),
         "num_environments: expected at least 1, found 0",
     ),
-    "other protocol": (send_opening(protocol_version=99), "expected 1, found 99"),
+    "other protocol": (send_opening(protocol_version=99), "protocol: expected 1.*found 99"),
     "mode that is not served": (send_opening(mode=pb.EVALUATE), "expected TRAIN.*found EVALUATE"),
     "step before open": (send_step_first, "expected Open as the stream's first message, found step"),
     "second open": (send_two_openings, "expected Step or Close after Open, found open"),

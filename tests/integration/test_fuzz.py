@@ -247,15 +247,16 @@ def _bytes(draw: st.DrawFn, size: int) -> bytes:
     return draw(st.one_of(st.binary(min_size=size, max_size=size), st.just(bytes(size))))
 
 
+PROTOCOL_FIELDS = ("protocol_version", "protocol_minor")
+
+
 @st.composite
 def wrong_openings(draw: st.DrawFn) -> pb.Open:
     message = opening(ENVIRONMENTS)
     field = draw(
-        st.sampled_from(
-            ["num_environments", "protocol_version", "mode", "resume_token", "client", "spec"]
-        )
+        st.sampled_from(["num_environments", *PROTOCOL_FIELDS, "mode", "resume_token", "client", "spec"])
     )
-    if field in ("num_environments", "protocol_version"):
+    if field in ("num_environments", *PROTOCOL_FIELDS):
         setattr(message, field, draw(st.integers(0, 2**32 - 1)))
     elif field == "mode":
         message.mode = draw(st.integers(-(2**31), 2**31 - 1))

@@ -105,7 +105,7 @@ def test_the_lane_knows_its_place() -> None:
 
 def test_every_size_is_warm_before_the_first_request() -> None:
     story = Story()
-    assert story.calls_before == 4  # Sizes 1, 2, 3 and 4.
+    assert story.calls_before == 2 * 4  # Sizes 1, 2, 3 and 4, each to be timed too.
     assert story.policy.traces == 1
     assert story.acting.layout is story.acting.policy.layout
 
@@ -115,6 +115,15 @@ def test_greedy_reaches_the_policy() -> None:
     story.start()
     assert story.ask([0], [5]) == ([1005], 5)
     story.end()
+
+
+def test_load_is_that_of_all_threads(story: Story) -> None:
+    story.acting.policy.efficiency = [0.0] * (MAX_ROWS + 1)
+    story.ask([0, 1], [10, 20], LEASE_START)
+    story.end()
+    assert story.acting.statistics()["load_seconds"] == 0
+    story.acting._workers[0].load_seconds = 3.0
+    assert story.acting.statistics()["load_seconds"] == 3.0 / len(story.acting.clocks)
 
 
 def test_the_busiest_thread_is_what_counts() -> None:

@@ -12,7 +12,13 @@ from learner.experience.unrolls import RowSpec, Steps
 from learner.flags import LEASE_START, LeaseEnd
 from learner.serving.batcher import InferenceBatch, Request
 from learner.serving.env_state import StateTables
-from learner.serving.inference import InferenceWorker, PolicyAnswer, PolicyFunction, bucket_sizes
+from learner.serving.inference import (
+    InferenceWorker,
+    PolicyAnswer,
+    PolicyFunction,
+    bucket_sizes,
+    efficiencies,
+)
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations
 from learner.training.weights import PublishedWeights
@@ -139,7 +145,8 @@ def test_one_trace_serves_every_size_and_each_bucket_is_warmed() -> None:
     policy = SumPolicy()
     function = make_function(policy)
     function.warm_up(InferenceBatch(SPEC.observation, MAX_ROWS, SLOTS))
-    assert policy.calls.numpy() == len(bucket_sizes(MAX_ROWS))
+    # And once more, to be timed.
+    assert policy.calls.numpy() == 2 * len(bucket_sizes(MAX_ROWS))
     for size in range(1, MAX_ROWS + 1):
         act(function, list(range(size)), [1.0] * size)
     assert policy.traces == 1
@@ -151,6 +158,31 @@ def test_warming_up_touches_no_environments_memory() -> None:
     batch.clear()
     function.warm_up(batch)
     assert act(function, list(range(6)), [1] * 6) == [1] * 6
+
+
+def test_efficiency_is_the_part_of_the_best_calls_rows_a_second() -> None:
+    # 1 ms a call and 1 ms a row: 1/2, 2/3 and 4/5 of a row in a millisecond. 3 rows are padded to 4.
+    found = efficiencies({1: 2e-3, 2: 3e-3, 4: 5e-3}, 4)
+    assert found == pytest.approx([0, 1 / 2 / 0.8, 2 / 3 / 0.8, 3 / 5 / 0.8, 1])
+
+
+def test_noise_makes_no_larger_call_quicker() -> None:
+    # The second was measured while nobody disturbed it.
+    assert efficiencies({1: 3e-3, 2: 2e-3}, 2) == pytest.approx([0, 1 / 2, 1])
+    assert efficiencies({1: 0.0}, 1) == [0, 1]
+
+
+def test_calls_of_one_size_are_efficient() -> None:
+    function = make_function(max_rows=1)
+    function.warm_up(InferenceBatch(SPEC.observation, 1, SLOTS))
+    assert function.efficiency == [0, 1]
+
+
+def test_timing_takes_no_seeds() -> None:
+    function = make_function()
+    function.warm_up(InferenceBatch(SPEC.observation, MAX_ROWS, SLOTS))
+    answer = function(make_batch([0], [1]))
+    assert answer.record["seed"][0].tolist() == [1, len(bucket_sizes(MAX_ROWS))]
 
 
 def test_seeds_differ_by_call_and_repeat_by_run() -> None:
@@ -217,8 +249,8 @@ class Story:
         self._keep = keep
         self._room = room
 
-    def run(self, *batches: InferenceBatch, policy: Any = None) -> None:
-        InferenceWorker(
+    def run(self, *batches: InferenceBatch, policy: Any = None) -> InferenceWorker:
+        worker = InferenceWorker(
             batches,
             policy or make_function(),
             self.weights,
@@ -226,7 +258,9 @@ class Story:
             self.latency,
             self.episodes,
             self,
-        ).run()
+        )
+        worker.run()
+        return worker
 
     def batch(self, slots: list[int], numbers: list[float], flags: int = pb.FIRST) -> InferenceBatch:
         def reply(actions: np.ndarray, version: int) -> None:
@@ -328,6 +362,18 @@ def test_waiting_for_room_is_not_work() -> None:
     story.wait_for_room = lambda: now.__setitem__(0, now[0] + 3.0) or True  # type: ignore[method-assign]
     story.run(story.batch([1], [10]), story.batch([2], [20]))
     assert story.clock.busy_fraction() == 1 / (1 + 3)
+
+
+def test_load_is_the_time_that_the_rows_need_in_efficient_calls() -> None:
+    now = [0.0]
+    story = Story(lambda steps: now.__setitem__(0, now[0] + 1.0))
+    story.clock = BusyClock(lambda: now[0])
+    story.wait_for_room = lambda: now.__setitem__(0, now[0] + 3.0) or True  # type: ignore[method-assign]
+    function = make_function()
+    function.efficiency = [0.0, 0.25, 0.5]
+    worker = story.run(story.batch([1], [10]), story.batch([2, 3], [20, 30]), policy=function)
+    # A second of work each, whatever was waited for.
+    assert worker.load_seconds == 0.25 + 0.5
 
 
 def test_a_policy_that_fails_ends_the_worker_and_holds_nothing() -> None:

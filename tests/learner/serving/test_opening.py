@@ -55,7 +55,8 @@ OTHER_SPEC = specs.from_spaces(spaces.Box(0, 1000, (3,)), ACTIONS)
 REFUSED_OPENINGS = {
     "protocol version": (
         {"protocol_version": 2},
-        "protocol_version: expected 1, found 2",
+        "protocol: expected 1.0 to 1.2 (this learner's is 1.1), found 2.1: upgrade the learner, which "
+        "is the older one",
     ),
     "no environments": (
         {"num_environments": 0},

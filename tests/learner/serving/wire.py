@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from protos import PROTOCOL_VERSION, inference_pb2_grpc, specs, tensors
+from protos import PROTOCOL_MINOR, PROTOCOL_VERSION, inference_pb2_grpc, specs, tensors
 from protos import inference_pb2 as pb
 from tests.fakes import PATIENCE_SECONDS, SPEC, observation
 
@@ -15,6 +15,7 @@ def opening(num_environments: int = 1, **changes: Any) -> pb.Open:
     """A good Open, but for `changes`."""
     fields = {
         "protocol_version": PROTOCOL_VERSION,
+        "protocol_minor": PROTOCOL_MINOR,
         "num_environments": num_environments,
         "spec": specs.to_proto(SPEC),
         "mode": pb.TRAIN,
