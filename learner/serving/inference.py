@@ -1,8 +1,8 @@
 """The inference thread: batches of observations in, actions out, steps to the experience."""
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -48,7 +48,10 @@ class PolicyAnswer:
 
 
 class PolicyFunction:
-    """`Policy.act` over the state tables: traced once for every batch size, warmed for each bucket."""
+    """`Policy.act` over the state tables: traced once for every batch size, warmed for each bucket.
+
+    Random numbers are made of `seed` and the number of the call. `_lock` guards that.
+    """
 
     def __init__(
         self,
@@ -61,7 +64,8 @@ class PolicyFunction:
         greedy: bool = False,
     ) -> None:
         self._tables = StateTables(policy.state_specs, num_slots)
-        self._calls = count()
+        self._calls = 0
+        self._lock = threading.Lock()
         self._buckets = bucket_sizes(max_rows)
         self._bucket_of = [min(b for b in self._buckets if b >= n) for n in range(max_rows + 1)]
         self._call = _trace(policy, self._tables, observation, seed, greedy)
@@ -72,6 +76,17 @@ class PolicyFunction:
         """Run every bucket once on padding, so that no actor waits for what the first call prepares."""
         for size in self._buckets:
             self._run(batch, size)
+
+    @property
+    def calls(self) -> int:
+        """The number of the next call."""
+        with self._lock:
+            return self._calls
+
+    def number_from(self, call: int) -> None:
+        """Give the next call this number: those before it were an earlier process's of the run."""
+        with self._lock:
+            self._calls = call
 
     def __call__(self, batch: InferenceBatch) -> PolicyAnswer:
         """Act for the batch's rows."""
@@ -88,7 +103,7 @@ class PolicyFunction:
     def _run(self, batch: InferenceBatch, bucket: int) -> tuple[dict[str, tf.Tensor], State]:
         leaves = [tf.constant(leaf[:bucket]) for leaf in batch.observation]
         # Counted here, not by a variable: two threads could read one value of that.
-        batch.set_call(next(self._calls))
+        batch.set_call(self._next_call())
         outputs = self._call(*leaves, tf.constant(batch.rows[:, :bucket]))
         state = {
             name.removeprefix("state/"): value
@@ -96,6 +111,11 @@ class PolicyFunction:
             if name.startswith("state/")
         }
         return outputs, state
+
+    def _next_call(self) -> int:
+        with self._lock:
+            self._calls += 1
+            return self._calls - 1
 
     def _record_specs(self) -> dict[str, RowSpec]:
         return {
@@ -128,7 +148,6 @@ def _trace(
         outputs, after = policy.act(
             ActInputs(tuple(leaves), reward, reset, slots),
             before,
-            # A resumed run adds its version to the seed, which may take it out of an int32.
             seed=tf.stack([seed % 2**31, rows[3, 0]]),
             greedy=greedy,
         )

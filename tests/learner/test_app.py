@@ -70,5 +70,12 @@ def test_a_resumed_run_is_not_judged_by_what_was_skipped_before(
     assert caplog.messages == []
 
 
+def test_a_resumed_run_uses_no_random_number_of_acting_again(learner: Learner, tmp_path: Path) -> None:
+    learner.trainer.version = 100
+    learner._acting.policy.number_from(12345)
+    assert learner.save()
+    assert make_learner(tmp_path)._acting.policy.calls == 12345
+
+
 def test_a_whole_run_without_an_update_to_judge_reports(learner: Learner) -> None:
     assert learner.report(SERVING).policy_version == 0
