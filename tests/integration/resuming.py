@@ -1,8 +1,8 @@
 """A learner that trains on scripted steps, saves, and goes on: `python -m tests.integration.resuming`.
 
 The first process of a folder makes `BEFORE` updates, saves, and makes `AFTER` more; the next restores what
-was saved and makes `AFTER` too. Each prints the losses of these as JSON, and the memory's draws decide them:
-no step comes after the checkpoint but those that both processes make themselves.
+was saved and makes `AFTER` too. Each prints the losses of these as JSON. Of agents that replay, all steps
+come before the checkpoint, so that the replay's draws decide; to the others both processes give the same.
 """
 
 import argparse
@@ -112,7 +112,11 @@ class Run:
 
         def some(spec: RowSpec, rows: int = SLOTS) -> np.ndarray:
             whole = spec.dtype.kind in "iub"
-            values = rng.integers(0, 2, (rows, *spec.shape)) if whole else rng.normal(size=(rows, *spec.shape))
+            values = (
+                rng.integers(0, 2, (rows, *spec.shape))
+                if whole
+                else rng.normal(size=(rows, *spec.shape))
+            )
             return np.asarray(values).astype(spec.dtype)
 
         return Steps(
