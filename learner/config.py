@@ -136,6 +136,13 @@ class LearnerOptions(AgentOptions):
         above=0,
         at_most=604_800,
     )
+    drain_seconds: float = option(
+        60.0,
+        "seconds that a run has to save and to end after the first signal or failure; then its process "
+        "ends with status 1, and the log says where each thread is",
+        above=0,
+        at_most=86_400,
+    )
     max_skipped_updates: int = option(
         10,
         "updates in a row that may be skipped because their loss or gradient is not finite; then the "
@@ -332,6 +339,7 @@ FREE_ON_RESUME = frozenset(
         "log_interval_seconds", "checkpoint_interval_seconds", "keep_checkpoints", "progress",
         "tf_threads", "num_actors", "envs_per_actor", "eval_interval", "eval_episodes", "eval_envs",
         "stop_eval_return", "save_replay", "max_skipped_updates", "watchdog_seconds",
+        "drain_seconds",
         "max_message_rate", "tls_cert", "tls_key", "tls_client_ca", "token_file", "insecure",
         "record", "record_max_bytes",
     }

@@ -25,6 +25,7 @@ from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
 from learner.signals import ending_signals
+from learner.telemetry.drain import Drain
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.evaluations import Evaluations
 from learner.telemetry.logs import import_tensorflow
@@ -38,7 +39,7 @@ from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
 from protos import inference_pb2 as pb
 from protos import specs
-from protos.errors import CheckpointError, NotServing, RunEnded
+from protos.errors import CheckpointError, NotServing, RunEnded, WorkerFailure
 from protos.specs import EnvironmentSpec
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ class _Run:
         self._directory = directory
         self._checkpoints = checkpoints
         self._restored = restored
+        self._drain = Drain(options.drain_seconds, self._give_up)
+        # Before all others, so that it comes after them.
+        closing.callback(self._drain.close)
         self._display = make_display(options.progress, console)
         closing.callback(self._display.close)
         self._closing = closing
@@ -228,10 +232,20 @@ class _Run:
 
     def _wake(self) -> None:
         """Make the main thread come to its end. Any thread may call it."""
+        self._drain.begin()
         self._woken = True
         self._spec.cancel()
         if self._learner is not None:
             self._learner.stop_training()
+
+    def _give_up(self) -> None:
+        """End the process, whatever hangs in it. By the drain's thread."""
+        try:
+            self._threads.raise_failure()
+        except WorkerFailure as error:
+            logger.error("%s", error)
+        finally:
+            os._exit(1)
 
     # Training -----------------------------------------------------------------------------------
 

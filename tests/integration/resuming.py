@@ -1,8 +1,9 @@
 """A learner that trains on scripted steps, saves, and goes on: `python -m tests.integration.resuming`.
 
-The first process of a folder makes `BEFORE` updates, saves, and makes `AFTER` more; the next restores what
-was saved and makes `AFTER` too. Each prints the losses of these as JSON. Of agents that replay, all steps
-come before the checkpoint, so that the replay's draws decide; to the others both processes give the same.
+The first process of a folder makes `BEFORE` updates, saves, and makes `AFTER` more; the next restores
+what was saved and makes `AFTER` too. Each prints the losses of these as JSON. Of agents that replay, all
+steps come before the checkpoint, so that the replay's draws decide; to the others both processes give
+the same steps.
 """
 
 import argparse
