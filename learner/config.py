@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from learner.agent_options import REPLAY_AGENTS, AgentOptions
+from protos.credentials import ConnectionOptions
 from protos.errors import ConfigError
 from protos.options import check_ranges, check_server, check_video, option
 
@@ -279,13 +280,12 @@ class EvaluateOptions:
 
 
 @dataclass(frozen=True)
-class ReplayOptions:
+class ReplayOptions(ConnectionOptions):
     """`seedbed replay`: what `--record` has recorded, fed to a learner again."""
 
     file: str = option(
         None, "file that --record of a learner wrote; as the first word, it needs no name"
     )
-    server: str = option("127.0.0.1:7777", "the learner's address: HOST:PORT or unix:PATH")
     speed: Literal["real", "max"] = option(
         "max", "max sends as soon as the learner has answered; real waits as long as the recorded client"
     )
@@ -298,6 +298,7 @@ class ReplayOptions:
         if self.file is None:
             raise ConfigError("--file is required: the recording to replay")
         check_server(self.server)
+        self.credentials()
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actor.client import InferenceClient
-from actor.credentials import Credentials
 from actor.retry import RetryPolicy
 from actor.timestep import TimeStep, restart, transition
 from learner.config import LearnerOptions
 from learner.serving.security import ServerSecurity
 from learner.serving.sparing import LIMIT
+from protos.credentials import Credentials
 from protos.errors import NotServing, RequestError, Unauthenticated
 from tests.certificates import LONG_AGO, OTHER_TOKEN, TOKEN, Authority
 from tests.fakes import ACTIONS, OBSERVATIONS, FakeLearner, LogLines
