@@ -20,6 +20,7 @@ from actor.stop_signals import StopSignals
 from actor.video import VideoRecorder
 from protos.errors import ConfigError, EnvironmentFailure, SeedbedError
 from protos.options import parse, refuse
+from protos.secrets import TOKEN_VARIABLE
 from protos.specs import from_spaces, to_proto
 
 PROG = "seedbed-actor"
@@ -76,7 +77,7 @@ def _act(options: ActorOptions) -> int:
             environment.observation_space,
             environment.action_space,
             num_environments=options.num_envs,
-            credentials=options.credentials(),
+            credentials=options.credentials(os.environ.get(TOKEN_VARIABLE)),
             mode=options.mode,
             answer_timeout_seconds=ANSWER_TIMEOUT_SECONDS[options.mode],
             retry=RetryPolicy(

@@ -4,7 +4,7 @@ import logging
 import socket
 import ssl
 
-from actor.credentials import SYSTEM
+from protos.credentials import SYSTEM
 
 logger = logging.getLogger(__name__)
 

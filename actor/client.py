@@ -10,13 +10,13 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from actor.credentials import Credentials
 from actor.retry import RetryPolicy
 from actor.runner import make_runner
 from actor.stream import Stream
 from actor.timestep import TimeStep
 from protos import PROTOCOL_MINOR, PROTOCOL_VERSION, specs, tensors
 from protos import inference_pb2 as pb
+from protos.credentials import Credentials
 from protos.errors import DeadlineExceeded, InvalidRequest, NotServing, RequestError, SeedbedError
 from protos.version import version
 
@@ -44,8 +44,7 @@ class InferenceClient:
         action_space: Gymnasium space of one environment's action.
         num_environments: N, for arrays with a leading dimension of N; None for a single environment
             whose arrays have none.
-        credentials: TLS and the bearer token; plain text and none, or the token in SEEDBED_TOKEN, if not
-            given.
+        credentials: TLS and the bearer token; plain text and none if not given.
         mode: "train" samples actions and makes training data; "evaluate" acts greedily.
         retry: how to wait between attempts, and when to give up.
         answer_timeout_seconds: how long to wait for one answer before connecting again. A learner

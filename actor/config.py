@@ -3,33 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from actor.credentials import Credentials
+from protos.credentials import ConnectionOptions
 from protos.errors import ConfigError
 from protos.options import check_ranges, check_server, check_video, option
 
 
 @dataclass(frozen=True)
-class ActorOptions:
+class ActorOptions(ConnectionOptions):
     """`seedbed-actor`: environments that ask a learner for their actions."""
 
-    server: str = option("127.0.0.1:7777", "the learner's address: HOST:PORT or unix:PATH")
-    tls_ca: str | None = option(
-        None,
-        "certificates of whom the learner's must come from, PEM; or system, for the public "
-        "authorities'; if not given, plain text",
-    )
-    tls_cert: str | None = option(
-        None, "this actor's own certificate, PEM, where the learner asks for one"
-    )
-    tls_key: str | None = option(
-        None, "private key of --tls-cert, PEM; others must not be able to read it"
-    )
-    token_file: str | None = option(
-        None,
-        "file of the bearer token, read anew at each connection; if not given, the one in "
-        "SEEDBED_TOKEN, or none",
-    )
-    insecure: bool = option(False, "send the token over a network in plain text")
     env: str | None = option(
         None,
         "environment: a Gymnasium id, ALE/Name, gym:ID for legacy gym, or yours as module:callable "
@@ -78,13 +60,3 @@ class ActorOptions:
         check_video(self.video)
         check_server(self.server)
         self.credentials()
-
-    def credentials(self) -> Credentials:
-        """What the TLS and token options come to."""
-        return Credentials(
-            tls_ca=self.tls_ca,
-            tls_cert=self.tls_cert,
-            tls_key=self.tls_key,
-            token_file=self.token_file,
-            insecure=self.insecure,
-        )

@@ -123,8 +123,8 @@ def _import_file(location: str) -> ModuleType:
     _search(path.parent)  # for its neighbours, as if it were run as a script
     # A name of its own, so that random.py does not replace the standard library's.
     spec = importlib.util.spec_from_file_location(f"seedbed_environment_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise EnvironmentFailure(f"file {location} cannot be imported as Python")
+    assert spec is not None, "its name ends in .py"
+    assert spec.loader is not None, "its name ends in .py"
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

@@ -10,9 +10,9 @@ from typing import Any, cast
 import grpc
 
 from actor.alert import send_alert
-from actor.credentials import Credentials
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
+from protos.credentials import Credentials
 from protos.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -22,6 +22,7 @@ from protos.errors import (
     Unauthenticated,
     from_status,
 )
+from protos.final_status import FinalStatus
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +42,6 @@ _OPTIONS = (
 
 # Statuses of a connection that broke, whoever broke it; the session may go on in another stream.
 _BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN})
-
-_WRITE_FAILED = "Internal error from Core"
-"""gRPC's details, with INTERNAL, where a write met the stream's end."""
-
 
 # What gRPC's details say of TLS that failed, on this side.
 _DISTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED: (.*?)(?:: OK)?$", re.DOTALL)
@@ -68,8 +65,7 @@ class Stream:
         # A step whose waiting Ctrl-C has ended may still be on its way out when Close is to follow, and
         # gRPC refuses a second write beside the first.
         self._writing = asyncio.Lock()
-        self._status = (grpc.StatusCode.UNAVAILABLE, "the stream has ended")
-        call.add_done_callback(self._note_status)
+        self._status = FinalStatus(call, (grpc.StatusCode.UNAVAILABLE, "the stream has ended"))
 
     @classmethod
     async def dial(cls, server: str, credentials: Credentials) -> "Stream":
@@ -130,7 +126,7 @@ class Stream:
 
     async def _failure(self) -> RequestError:
         await self._call.code()
-        code, details = self._status
+        code, details = self._status.value
         if (distrusted := _DISTRUSTED.search(details)) or _MISNAMED in details:
             self._send_alert()
             reason = distrusted[1].lower() if distrusted else "it has another name"
@@ -145,18 +141,3 @@ class Stream:
         if code in _BROKEN or code is grpc.StatusCode.OK:
             return NotServing(details + (_HINT if _CLOSED.search(details) else ""))
         return from_status(code, details)
-
-    def _note_status(self, call: Any) -> None:
-        """Keep the stream's status: a write that meets the stream's end puts an internal error of its
-        own in its place."""
-
-        async def read() -> tuple[grpc.StatusCode, str]:
-            return await call.code(), await call.details() or "no details"
-
-        # A finished call's coroutines do not wait, so that one step runs them to their end; a task would
-        # run too late.
-        try:
-            read().send(None)
-        except StopIteration as known:
-            if known.value[1] != _WRITE_FAILED:
-                self._status = known.value

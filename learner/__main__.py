@@ -1,5 +1,6 @@
 """The `seedbed` command."""
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from learner.presets import starting_values
 from learner.telemetry.logs import configure_logging
 from protos.errors import ConfigError, SeedbedError
 from protos.options import flag, parse, peek, refuse
+from protos.secrets import TOKEN_VARIABLE
 
 
 class Command(NamedTuple):
@@ -51,7 +53,7 @@ def _export(options: ExportOptions, console: Console) -> int:
 def _replay(options: ReplayOptions, console: Console) -> int:
     from learner.replaying import replay
 
-    return replay(options)
+    return replay(options, options.credentials(os.environ.get(TOKEN_VARIABLE)))
 
 
 def _plan(options: PlanOptions, console: Console) -> int:

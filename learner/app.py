@@ -32,6 +32,9 @@ from protos.specs import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
 
+POLICY_CALLS = "policy_calls"
+"""Name, in a checkpoint's metadata, of the number of policy calls, of which random numbers are made."""
+
 
 class Learner:
     """One policy that acts and learns, between a lane of sessions and a folder of checkpoints."""
@@ -74,13 +77,14 @@ class Learner:
             num_slots=slots,
             max_rows=max_rows,
             num_threads=options.inference_threads,
-            # Other random numbers than those that the run has used before it was resumed.
-            seed=options.seed + version,
+            seed=options.seed,
             clip_observations=options.clip_observations,
         )
         self.episodes = EpisodeTracker(slots, stop_return=options.stop_return)
         if restored:
             self.episodes.restore(restored.require("episodes"))
+            # Other random numbers than those that the run has used before.
+            self._acting.policy.number_from(restored.metadata.get(POLICY_CALLS, 0))
 
         # Experience: answered steps -> unrolls -> queue, or replay -> batches on the device.
         self._experience = make_experience(
@@ -89,6 +93,7 @@ class Learner:
             num_slots=slots,
             to_device=to_device,
             progress=self._progress,
+            # The generator of a saved replay comes back with it, whatever this is.
             seed=options.seed + version,
             lock_step=options.takes_turns,
         )
@@ -229,6 +234,7 @@ class Learner:
         arrays = {name: v.numpy() for name, v in self.agent.variables.items()}
         metadata: dict[str, Any] = {
             "episodes": self.episodes.state(),
+            POLICY_CALLS: self._acting.policy.calls,
             "spec": MessageToDict(specs.to_proto(self._spec)),
         }
         if self.evaluator:

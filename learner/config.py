@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from learner.agent_options import REPLAY_AGENTS, AgentOptions
+from protos.credentials import ConnectionOptions
 from protos.errors import ConfigError
 from protos.options import check_ranges, check_server, check_video, option
 
@@ -147,10 +148,10 @@ class LearnerOptions(AgentOptions):
         at_most=604_800,
     )
     drain_seconds: float = option(
-        0.0,
-        "most seconds that ending may take, counted from the signal, the failure or the run's end; then "
-        "the process ends with status 1, and says where each thread is; 0 for as long as it takes",
-        at_least=0,
+        60.0,
+        "seconds that a run has to save and to end after the first signal or failure; then its process "
+        "ends with status 1, and the log says where each thread is",
+        above=0,
         at_most=86_400,
     )
     interrupted_status: int = option(
@@ -296,13 +297,12 @@ class EvaluateOptions:
 
 
 @dataclass(frozen=True)
-class ReplayOptions:
+class ReplayOptions(ConnectionOptions):
     """`seedbed replay`: what `--record` has recorded, fed to a learner again."""
 
     file: str = option(
         None, "file that --record of a learner wrote; as the first word, it needs no name"
     )
-    server: str = option("127.0.0.1:7777", "the learner's address: HOST:PORT or unix:PATH")
     speed: Literal["real", "max"] = option(
         "max", "max sends as soon as the learner has answered; real waits as long as the recorded client"
     )
@@ -315,6 +315,7 @@ class ReplayOptions:
         if self.file is None:
             raise ConfigError("--file is required: the recording to replay")
         check_server(self.server)
+        self.credentials()
 
 
 @dataclass(frozen=True)

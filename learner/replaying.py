@@ -19,7 +19,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ import grpc
 from learner.config import ReplayOptions
 from learner.serving.recording import Entry, Kind, Opening, Recording, decode_end
 from protos import inference_pb2 as pb
+from protos.credentials import Credentials
 from protos.errors import NotServing
+from protos.final_status import FinalStatus, Status
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +53,6 @@ NO_MESSAGE = b"\xff"
 MAX_DIFFERENCES = 20
 """Differences that are told one by one."""
 
-_WRITE_FAILED = "Internal error from Core"
-"""gRPC's details, with INTERNAL, where a write met the stream's end."""
-
-Status = tuple[grpc.StatusCode, str]
-
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -64,7 +61,7 @@ _OPTIONS = (
 )
 
 
-def replay(options: ReplayOptions) -> int:
+def replay(options: ReplayOptions, credentials: Credentials) -> int:
     """Feed the recording to the learner, and print what came of it as one JSON object.
 
     Returns:
@@ -72,11 +69,12 @@ def replay(options: ReplayOptions) -> int:
         recorded one, or 130 after Ctrl-C.
 
     Raises:
-        ConfigError: the file is no recording.
+        ConfigError: the file is no recording, or the credentials cannot be used.
         NotServing: there is no learner.
     """
+    credentials.check(options.server)
     recording = Recording(Path(options.file))
-    result = asyncio.run(_Replay(recording, options).run())
+    result = asyncio.run(_Replay(recording, options, credentials).run())
     for damage in recording.damage:
         logger.warning("%s", damage)
     if recording.gaps:
@@ -178,9 +176,10 @@ class _Sessions:
 class _Replay:
     """One run through a recording."""
 
-    def __init__(self, recording: Recording, options: ReplayOptions) -> None:
+    def __init__(self, recording: Recording, options: ReplayOptions, credentials: Credentials) -> None:
         self._recording = recording
         self._options = options
+        self._credentials = credentials
         self._sessions = _Sessions(recording)
         self._feeds: dict[int, _Feed] = {}
         self._result = Result()
@@ -205,7 +204,7 @@ class _Replay:
     async def _wait_for_learner(self) -> None:
         """Wait for the learner to listen; until it serves, streams wait by themselves."""
         server, seconds = self._options.server, self._options.answer_timeout_seconds
-        async with grpc.aio.insecure_channel(server, options=_OPTIONS) as channel:
+        async with self._credentials.channel(server, _OPTIONS) as channel:
             try:
                 async with asyncio.timeout(seconds):
                     await channel.channel_ready()
@@ -238,7 +237,12 @@ class _Replay:
 
     def _begin(self, stream: int) -> "_Feed":
         self._result.streams += 1
-        feed = self._feeds[stream] = _Feed(stream, self._options, self._sessions, self._result)
+        dialled = self._credentials.channel(self._options.server, _OPTIONS)
+        seconds = self._options.answer_timeout_seconds
+        feed = _Feed(
+            stream, dialled, self._credentials.metadata(), seconds, self._sessions, self._result
+        )
+        self._feeds[stream] = feed
         return feed
 
     async def _leave_all(self) -> None:
@@ -251,16 +255,23 @@ class _Replay:
 class _Feed:
     """One stream to the learner, in a recorded one's place."""
 
-    def __init__(self, stream: int, options: ReplayOptions, sessions: _Sessions, result: Result) -> None:
+    def __init__(
+        self,
+        stream: int,
+        channel: grpc.aio.Channel,
+        metadata: Sequence[tuple[str, str]],
+        seconds: float,
+        sessions: _Sessions,
+        result: Result,
+    ) -> None:
         self._stream = stream
-        self._server = options.server
-        self._seconds = options.answer_timeout_seconds
+        self._seconds = seconds
         self._sessions = sessions
         self._result = result
-        self._channel = grpc.aio.insecure_channel(options.server, options=_OPTIONS)
+        self._channel = channel
         self._call: Any = self._channel.stream_stream(
             METHOD, response_deserializer=pb.ServerMessage.FromString
-        )()
+        )(metadata=metadata)
         self._token = b""
         self._opened = False
         self._closed = False
@@ -271,8 +282,7 @@ class _Feed:
         self._last_sequence = 0
         """of the step that was sent last; 0 if something else was sent since"""
         self._asks_to_resume = False
-        self._status = (grpc.StatusCode.UNKNOWN, "")
-        self._call.add_done_callback(self._note_status)
+        self._status = FinalStatus(self._call, (grpc.StatusCode.UNKNOWN, ""))
 
     async def send(self, data: bytes) -> None:
         """Say what the recorded client said."""
@@ -417,10 +427,10 @@ class _Feed:
             return None
         self._over = True
         await self._call.code()
-        code = self._status[0]
+        code = self._status.value[0]
         if code is not grpc.StatusCode.OK:
             self._result.refused[code.name] += 1
-        return self._status
+        return self._status.value
 
     def _differ(self, expected: str, found: str) -> None:
         self._result.differ(self._stream, expected, found)
@@ -436,21 +446,6 @@ class _Feed:
             self._over = True
         except (grpc.RpcError, asyncio.InvalidStateError):
             logger.debug("stream %d ended while something was sent", self._stream)
-
-    def _note_status(self, call: Any) -> None:
-        """Keep the stream's status: a write that meets the stream's end puts an internal error of its
-        own in its place."""
-
-        async def read() -> Status:
-            return await call.code(), await call.details() or "no details"
-
-        # A finished call's coroutines do not wait, so that one step runs them to their end; a task
-        # would run too late.
-        try:
-            read().send(None)
-        except StopIteration as known:
-            if known.value[1] != _WRITE_FAILED:
-                self._status = known.value
 
 
 def _words(status: Status) -> str:

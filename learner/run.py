@@ -4,7 +4,6 @@ TensorFlow is imported late, while the actors are already starting.
 """
 
 import dataclasses
-import faulthandler
 import logging
 import os
 import re
@@ -25,7 +24,8 @@ from learner.local_actors import Description, LocalActors, actor_command, child_
 from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
-from learner.signals import end_within, ending_signals
+from learner.signals import ending_signals
+from learner.telemetry.drain import Drain
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.evaluations import Evaluations
 from learner.telemetry.http_server import HttpServer, Response
@@ -44,7 +44,7 @@ from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
 from protos import inference_pb2 as pb
 from protos import specs
-from protos.errors import CheckpointError, NotServing, RunEnded
+from protos.errors import CheckpointError, NotServing, RunEnded, WorkerFailure
 from protos.specs import EnvironmentSpec
 
 if TYPE_CHECKING:
@@ -99,17 +99,17 @@ class _Run:
         self._directory = directory
         self._checkpoints = checkpoints
         self._restored = restored
+        self._drain = Drain(options.drain_seconds, self._give_up)
+        # Before all others, so that it comes after them.
+        closing.callback(self._drain.close)
         self._display = make_display(options.progress, console)
         closing.callback(self._display.close)
-        # Called off after everything else has closed, not before.
-        closing.callback(faulthandler.cancel_dump_traceback_later)
         self._closing = closing
         self._registry = Registry()
         self._threads = Threads(on_failure=self._wake)
         self._spec: Future[EnvironmentSpec] = Future()
         self._learner: Learner | None = None
         self._woken = False
-        self._draining = False
         self._local_token = secrets.token_urlsafe()
         self._problems = Problems()
         self._status: Status
@@ -271,17 +271,20 @@ class _Run:
 
     def _wake(self) -> None:
         """Make the main thread come to its end. Any thread may call it."""
+        self._drain.begin()
         self._woken = True
-        self._begin_draining()
         self._spec.cancel()
         if self._learner is not None:
             self._learner.stop_training()
 
-    def _begin_draining(self) -> None:
-        """Any thread may call it; two at once set the same limit twice."""
-        if self._options.drain_seconds and not self._draining:
-            self._draining = True
-            end_within(self._options.drain_seconds)
+    def _give_up(self) -> None:
+        """End the process, whatever hangs in it. By the drain's thread."""
+        try:
+            self._threads.raise_failure()
+        except WorkerFailure as error:
+            logger.error("%s", error)
+        finally:
+            os._exit(1)
 
     # Training -----------------------------------------------------------------------------------
 
@@ -354,7 +357,6 @@ class _Run:
     def _end_acting(
         self, learner: "Learner", server: InferenceServer, actors: LocalActors | None
     ) -> None:
-        self._begin_draining()
         if actors is not None:
             actors.close()
         server.end_streams(

@@ -1,6 +1,5 @@
 """SIGINT, SIGTERM and SIGHUP (a terminal that closes) end a command in order."""
 
-import faulthandler
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -53,13 +52,3 @@ def ending_signals(wake: Callable[[], None]) -> Iterator[Received]:
     finally:
         for each, handler in former.items():
             signal.signal(each, handler)
-
-
-def end_within(seconds: float) -> None:
-    """Unless it has ended until then, end this process with status 1 after `seconds`, and write where
-    each thread is to standard error: whoever kills it later would leave no word of why.
-
-    `faulthandler.cancel_dump_traceback_later` calls it off.
-    """
-    # Not a thread of Python's: one that holds the interpreter's lock may be what hangs.
-    faulthandler.dump_traceback_later(seconds, exit=True)

@@ -5,6 +5,7 @@ variable, command line. Parsing happens at the process's edge; the rest of the p
 dataclass alone.
 """
 
+import difflib
 import glob
 import math
 import operator
@@ -105,11 +106,22 @@ def parse(
     parser = build_parser(options, prog=prog, description=description, config=path, preset=preset)
     try:
         values = vars(parser.parse_args(list(argv)))
+        _warn_of_misspelt(prog, options)
         return options(**{name: values[name] for name in option_names(options)})
     except ArgumentError as error:
         refuse(prog, _clear(str(error), options))
     except ConfigError as error:
         refuse(prog, str(error))
+
+
+def _warn_of_misspelt(prog: str, options: type) -> None:
+    """Say which environment variables are nearly an option's. No error: others are for other commands,
+    which this one may start."""
+    known = [f"{ENV_PREFIX}_{name.upper()}" for name in [*option_names(options), "config", "token"]]
+    for name in sorted(os.environ):
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
+        if name.startswith(f"{ENV_PREFIX}_") and close and name not in known:
+            sys.stderr.write(f"{prog}: warning: {name} sets no option; is {close[0]} meant?\n")
 
 
 def _check_readable(prog: str, config: str) -> None:

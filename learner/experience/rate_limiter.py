@@ -57,9 +57,10 @@ class RateLimiter:
         """Count that unrolls had to wait for training."""
         self._insert_waits += 1
 
-    def state(self) -> dict[str, int]:
-        """What a checkpoint must hold to go on, as plain JSON values."""
-        return {"inserted": self._inserted, "sampled": self._sampled}
+    def state(self, untrained: int = 0) -> dict[str, int]:
+        """What a checkpoint must hold to go on, as plain JSON values, if the last `untrained` batches
+        that were drawn are to be drawn again."""
+        return {"inserted": self._inserted, "sampled": self._sampled - untrained * self._batch}
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Go on from a saved `state`."""

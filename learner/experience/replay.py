@@ -7,7 +7,7 @@ Schaul et al. 2016, "Prioritized experience replay" (https://arxiv.org/abs/1511.
 import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -184,6 +184,20 @@ class Replay:
             there = self._item[columns]
             self._tree[self._leaves(columns[there])] = proportions[there].reshape(-1)
             self._max_priority = largest
+
+    def generator(self) -> dict[str, Any]:
+        """What the next draw will be made of, as plain JSON values."""
+        with self._lock:
+            return dict(self._rng.bit_generator.state)
+
+    def set_generator(self, state: Mapping[str, Any]) -> None:
+        """Draw from here on what was drawn after `generator` gave this.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not what `generator` gave.
+        """
+        with self._lock:
+            self._rng.bit_generator.state = dict(state)
 
     def statistics(self) -> Mapping[str, float]:
         with self._lock:

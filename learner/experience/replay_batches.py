@@ -3,6 +3,7 @@ they may."""
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -34,8 +35,8 @@ class ReplayedBatches:
     rows are copied. While it may not insert, it takes nothing from the queue, which fills up: that is
     how acting is held back.
 
-    `_lock` guards `_training` and `_closed`. `_moving` is held while unrolls are inserted and evicted,
-    so that `state` finds those that are kept as they are.
+    `_lock` guards `_training` and `_closed`. `_moving` is held while unrolls are inserted, evicted and
+    drawn, so that `state` finds those that are kept, and the draws, as they are; it guards `_untrained`.
 
     Args:
         queue: of finished unrolls.
@@ -49,7 +50,7 @@ class ReplayedBatches:
             priorities, and acting waits until no more may be drawn.
     """
 
-    METADATA = ("unrolls", "largest_priority", "limiter")
+    METADATA = ("unrolls", "largest_priority", "limiter", "generator")
     """Names of the plain values among what `state` gives."""
 
     def __init__(
@@ -76,6 +77,8 @@ class ReplayedBatches:
         self._hopeless = 0
         """unrolls inserted since the replay is full and has nothing to draw"""
         self._inserted = 0
+        self._untrained: deque[dict[str, Any]] = deque()
+        """what each batch that has not been trained on was drawn from, oldest first"""
         self._training = False
         self._closed = False
         self._moving = threading.Lock()
@@ -87,8 +90,10 @@ class ReplayedBatches:
             return None
         if not self._fill():
             return None
-        sample = self._replay.sample(self._batch_size, self._importance_exponent())
-        self._limiter.sampled()
+        with self._moving:
+            self._untrained.append(self._replay.generator())
+            sample = self._replay.sample(self._batch_size, self._importance_exponent())
+            self._limiter.sampled()
         batch = self._gather(sample)._replace(weight=sample.weights)
         with self._lock:
             self._training = True
@@ -109,7 +114,11 @@ class ReplayedBatches:
         }
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What a checkpoint must hold to go on: copies of the arrays, and plain JSON values."""
+        """What a checkpoint must hold to go on: copies of the arrays, and plain JSON values.
+
+        What was drawn and has not been trained on is as if it had not been drawn: who goes on from here
+        draws it again. By the thread that trains, between two updates.
+        """
         with self._moving:
             columns = self._replay.kept()
             proportions, largest = self._replay.priorities()
@@ -117,9 +126,11 @@ class ReplayedBatches:
             metadata = {
                 "unrolls": len(columns),
                 "largest_priority": largest,
-                "limiter": self._limiter.state(),
+                "limiter": self._limiter.state(untrained=len(self._untrained)),
+                "generator": self._untrained[0] if self._untrained else self._replay.generator(),
             }
-            return {**arrays, "proportions": proportions[None]}, metadata
+            # Where they were too: what a random number draws depends on it.
+            return {**arrays, "proportions": proportions[None], "columns": columns[None]}, metadata
 
     def expected(self, unrolls: int) -> dict[str, RowSpec]:
         """Shapes and dtypes of the arrays of a saved replay of so many unrolls."""
@@ -127,7 +138,10 @@ class ReplayedBatches:
             name: RowSpec((array.shape[0], unrolls, *array.shape[2:]), array.dtype)
             for name, array in self._pool.stored().items()
         }
-        return specs | {"proportions": RowSpec((1, unrolls, self._replay.windows), np.dtype(np.float64))}
+        return specs | {
+            "proportions": RowSpec((1, unrolls, self._replay.windows), np.dtype(np.float64)),
+            "columns": RowSpec((1, unrolls), np.dtype(np.int64)),
+        }
 
     def restore(self, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> int:
         """Go on from what `state` gave. Before anything else happens here.
@@ -150,11 +164,12 @@ class ReplayedBatches:
         newest = slice(max(0, metadata["unrolls"] - self._replay.capacity), None)
         arrays = {name: array[:, newest] for name, array in arrays.items()}
         serials, continues = arrays["serial"][0], arrays["continues"][0]
-        columns = self._pool.acquire(len(serials))
+        columns = self._pool.acquire_again(arrays["columns"][0])
         for name, stored in self._pool.stored().items():
             stored[:, columns] = arrays[name]
         self._replay.insert(columns, serials, continues)
         self._replay.set_priorities(arrays["proportions"][0], metadata["largest_priority"])
+        self._replay.set_generator(metadata["generator"])
         self._limiter.restore(metadata["limiter"])
         return int(serials.max(initial=-1)) + 1
 
@@ -231,6 +246,8 @@ class ReplayedBatches:
     def _trained(self, sample: Sample, priorities: np.ndarray | None) -> None:
         if priorities is not None:
             self._replay.update(sample, priorities)
+        with self._moving:
+            self._untrained.popleft()
         with self._lock:
             self._training = False
             self._changed.notify_all()

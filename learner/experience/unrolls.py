@@ -123,6 +123,23 @@ class UnrollPool:
             assert count <= len(self._free), "the pool is sized for every slot and a full queue"
             return np.array([self._free.pop() for _ in range(count)], np.int64)
 
+    def acquire_again(self, columns: np.ndarray) -> np.ndarray:
+        """These columns, int64 [n], which an earlier process had, where all of them are free; others in
+        their place if this pool has not so many. Returns int64 [n].
+
+        Raises:
+            ValueError: one of them is named twice, or is in use.
+        """
+        if columns.size == 0 or columns.max() >= len(self.serial):
+            return self.acquire(len(columns))
+        with self._lock:
+            wanted = set(columns.tolist())
+            rest = [column for column in self._free if column not in wanted]
+            if len(wanted) < len(columns) or len(rest) + len(wanted) != len(self._free):
+                raise ValueError("columns: expected free ones, each once")
+            self._free = rest
+            return columns
+
     def release(self, columns: np.ndarray) -> None:
         """Give columns back, whatever is in them."""
         with self._lock:

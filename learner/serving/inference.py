@@ -1,9 +1,10 @@
 """The inference thread: batches of observations in, actions out, steps to the experience."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -66,7 +67,10 @@ class PolicyAnswer:
 
 
 class PolicyFunction:
-    """`Policy.act` over the state tables: traced once for every batch size, warmed for each bucket."""
+    """`Policy.act` over the state tables: traced once for every batch size, warmed for each bucket.
+
+    Random numbers are made of `seed` and the number of the call. `_lock` guards that.
+    """
 
     def __init__(
         self,
@@ -79,7 +83,8 @@ class PolicyFunction:
         greedy: bool = False,
     ) -> None:
         self._tables = StateTables(policy.state_specs, num_slots)
-        self._calls = count()
+        self._calls = 0
+        self._lock = threading.Lock()
         self._buckets = bucket_sizes(max_rows)
         self._bucket_of = [min(b for b in self._buckets if b >= n) for n in range(max_rows + 1)]
         self._call = _trace(policy, self._tables, observation, seed, greedy)
@@ -93,18 +98,29 @@ class PolicyFunction:
         more, to see how long it takes."""
         seconds = {}
         for size in self._buckets:
-            self._run(batch, size, next(self._calls))
+            self._run(batch, size, self._next_call())
             begun = time.monotonic()
             outputs, _ = self._run(batch, size, 0)
             outputs["action"].numpy()
             seconds[size] = time.monotonic() - begun
         self.efficiency = efficiencies(seconds, self._buckets[-1])
 
+    @property
+    def calls(self) -> int:
+        """The number of the next call."""
+        with self._lock:
+            return self._calls
+
+    def number_from(self, call: int) -> None:
+        """Give the next call this number: those before it were an earlier process's of the run."""
+        with self._lock:
+            self._calls = call
+
     def __call__(self, batch: InferenceBatch) -> PolicyAnswer:
         """Act for the batch's rows."""
         size = batch.size
         # Counted here, not by a variable: two threads could read one value of that.
-        outputs, state = self._run(batch, self._bucket_of[size], next(self._calls))
+        outputs, state = self._run(batch, self._bucket_of[size], self._next_call())
         return PolicyAnswer(
             action=outputs["action"].numpy()[:size],
             record={name: outputs[f"record/{name}"].numpy()[:size] for name in self.layout.record},
@@ -126,6 +142,11 @@ class PolicyFunction:
             if name.startswith("state/")
         }
         return outputs, state
+
+    def _next_call(self) -> int:
+        with self._lock:
+            self._calls += 1
+            return self._calls - 1
 
     def _record_specs(self) -> dict[str, RowSpec]:
         return {
@@ -158,7 +179,6 @@ def _trace(
         outputs, after = policy.act(
             ActInputs(tuple(leaves), reward, reset, slots),
             before,
-            # A resumed run adds its version to the seed, which may take it out of an int32.
             seed=tf.stack([seed % 2**31, rows[3, 0]]),
             greedy=greedy,
         )

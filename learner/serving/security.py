@@ -11,6 +11,7 @@ import grpc
 from grpc_health.v1 import health
 
 from learner.config import LearnerOptions
+from learner.serving.sparing import SparingLog
 from protos.certificates import read_authorities, read_pair
 from protos.errors import ConfigError, Unauthenticated, to_status
 from protos.secrets import AUTHORIZATION, TOKEN_VARIABLE, check_token, is_private, read_tokens
@@ -98,6 +99,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
+        self._log = SparingLog(logger)
         self.refused = 0
         """calls so far"""
 
@@ -121,7 +123,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
             f"expected a bearer token that this learner knows, found {found}: give the actor "
             f"--token-file, or {TOKEN_VARIABLE}"
         )
-        logger.warning("%s: refused: %s", context.peer(), error)
+        self._log.log(logging.WARNING, f"token: {found}", "%s: refused: %s", context.peer(), error)
         await context.abort(to_status(error), str(error))
 
 

@@ -12,6 +12,7 @@ from learner.flags import LeaseEnd
 from learner.serving.leases import Lane, Lease, Leases, Outbox
 from learner.serving.pace import Pace
 from learner.serving.recorder import NoRecorder, Recorder, StreamRecord
+from learner.serving.sparing import SparingLog
 from learner.telemetry.report import SessionReport
 from protos import PROTOCOL_MINOR, PROTOCOL_VERSION, inference_pb2_grpc, specs
 from protos import inference_pb2 as pb
@@ -65,6 +66,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         self._ready = asyncio.Event()
         self._ending: RequestError | None = None
         self._errors: Counter[str] = Counter()
+        self._log = SparingLog(logger)
 
     def open_lanes(self, lanes: Mapping[int, Lane]) -> None:
         """Serve the modes (pb.TRAIN, pb.EVALUATE) of `lanes` from now on."""
@@ -101,11 +103,13 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 raise _request_error(error, client) from None
             await self._carry(lease, opened, context, record)
         except RequestError as error:
-            self._errors[to_status(error).name.lower()] += 1
+            status = to_status(error).name
+            self._errors[status.lower()] += 1
             if error is self._ending:
                 logger.info("%s: told that %s", client, error)
             else:
-                logger.warning("%s: %s: %s", client, to_status(error).name, _printable(str(error)))
+                said = client, status, _printable(str(error))
+                self._log.log(logging.WARNING, status, "%s: %s: %s", *said)
             # Before the client hears of it: what it does then comes later.
             record.ended(to_status(error), _details(error))
             await context.abort(to_status(error), _details(error))

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,5 +47,10 @@ class TensorBoardWriter:
         logger.error(
             "TensorBoard events in %s cannot be written (%s): training goes on without them",
             self._folder,
-            error,
+            _reason(error),
         )
+
+
+def _reason(error: Exception) -> str:
+    """One line of the several that TensorFlow gives, without the name of its graph's node."""
+    return re.sub(r"^{{.*?}} ", "", str(error)).partition("\n")[0]

@@ -69,7 +69,7 @@ class Watchdog:
                 "%s has been at one step for %.0f s: it hangs. Where each thread is: %s",
                 name,
                 seconds[name],
-                _stacks(),
+                stacks(),
             )
         for name in sorted(before - hanging):
             logger.warning("%s goes on", name)
@@ -77,7 +77,7 @@ class Watchdog:
             self._on_change(not hanging)
 
 
-def _stacks() -> str:
+def stacks() -> str:
     """The Python stack of every thread, the innermost call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n" + "\n".join(

@@ -37,7 +37,9 @@ def test_gym_spaces_become_gymnasium_ones(space: Any, expected: Any) -> None:
 
 
 def test_gym_spaces_without_counterpart_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedSpace, match=r"\(tests.actor.fake_gym.Graph\) is not supported"):
+    with pytest.raises(
+        UnsupportedSpace, match=r"\(tests.actor.fake_gym.Graph\) is not supported: expected one of "
+    ):
         convert_space(fake_gym.Graph())
 
 

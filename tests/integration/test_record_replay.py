@@ -10,13 +10,15 @@ import grpc
 import numpy as np
 import pytest
 
-from learner.config import ReplayOptions
+from learner.config import LearnerOptions, ReplayOptions
 from learner.replaying import replay
 from learner.serving.batcher import Request
 from learner.serving.recorder import FileRecorder
 from learner.serving.recording import Entry, Kind, Recording, encode, encode_count, older
+from learner.serving.security import ServerSecurity
 from protos import inference_pb2 as pb
 from protos.errors import ConfigError, NotServing
+from tests.certificates import OTHER_TOKEN, TOKEN, Authority
 from tests.fakes import FakeLearner, LogLines, answer, first_numbers
 from tests.integration.commands import seedbed
 from tests.integration.processes import Launcher, options
@@ -57,9 +59,10 @@ class Recorded:
         assert not failures
         self.asked = learner.asked
 
-    def replay(self, learner: FakeLearner, **options: Any) -> int:
+    def replay(self, learner: FakeLearner, token: str | None = None, **options: Any) -> int:
         """Feed the recording to a learner; the exit status."""
-        return replay(ReplayOptions(file=str(self.file), server=learner.address, **options))
+        chosen = ReplayOptions(file=str(self.file), server=learner.address, **options)
+        return replay(chosen, chosen.credentials(token))
 
 
 @pytest.fixture
@@ -446,6 +449,28 @@ def test_a_learner_that_does_not_answer(recorded: Recorded, other: str) -> None:
         learner.on_step = lambda request: None
         assert recorded.replay(learner, answer_timeout_seconds=0.2) == 1
     assert log.lines() == ["stream 1: expected actions for step 1, found nothing within 0.2 s"]
+
+
+def test_a_learner_that_asks_for_tls_and_a_token(
+    recorded: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = Authority(tmp_path / "pki")
+    protected = LearnerOptions(
+        **authority.issue("learner"), tls_client_ca=authority.ca, token_file=authority.tokens(TOKEN)
+    )
+    security = ServerSecurity(protected, environ={})
+    shown = {"tls_ca": authority.ca, **authority.issue("actor")}
+    recorded.record(say_little)
+    with Learner("127.0.0.1:0", security=security) as learner:
+        assert recorded.replay(learner, TOKEN, **shown) == 0
+        assert learner.asked == recorded.asked
+        capsys.readouterr()
+        assert recorded.replay(learner, OTHER_TOKEN, **shown) == 1
+        assert result(capsys)["refused"] == {"UNAUTHENTICATED": 1}
+    with pytest.raises(ConfigError, match="--tls-cert needs TLS: give --tls-ca too"):
+        recorded.replay(learner, **authority.issue("actor"))
+    with pytest.raises(ConfigError, match="a token would travel over the network in plain text"):
+        recorded.replay(FakeLearner("10.0.0.3:7777"), TOKEN)
 
 
 def test_no_learner(recorded: Recorded, other: str) -> None:

@@ -14,11 +14,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actor.client import InferenceClient
-from actor.credentials import Credentials
 from actor.retry import RetryPolicy
 from actor.timestep import TimeStep, restart, transition
 from learner.config import LearnerOptions
 from learner.serving.security import ServerSecurity
+from learner.serving.sparing import LIMIT
+from protos.credentials import Credentials
 from protos.errors import NotServing, RequestError, Unauthenticated
 from tests.certificates import LONG_AGO, OTHER_TOKEN, TOKEN, Authority
 from tests.fakes import ACTIONS, OBSERVATIONS, FakeLearner, LogLines
@@ -98,6 +99,17 @@ def test_a_token_gets_in_and_nothing_else_does(
     assert len(refused) == 2, "one line each"
     for token in (TOKEN, OTHER_TOKEN, "clusteR"):
         assert token not in caplog.text
+
+
+def test_a_flood_of_wrong_tokens_does_not_fill_the_log(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    with protected(token_file=authority.tokens(TOKEN)) as learner:
+        for _ in range(LIMIT + 5):
+            refusal(Unauthenticated, learner, token=OTHER_TOKEN)
+        assert learner.server.statistics()["count_errors_unauthenticated"] == LIMIT + 5
+    assert sum("refused: expected a bearer token" in line for line in caplog.messages) == LIMIT
+    assert sum("they are counted for now" in line for line in caplog.messages) == 1
 
 
 def test_tokens_are_rotated_without_a_restart(authority: Authority) -> None:

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 from learner.app import Learner
-from learner.config import LearnerOptions
+from learner.config import EvaluateOptions, ExportOptions, LearnerOptions
+from learner.evaluation import evaluate
 from learner.experience.trajectory import Batch
+from learner.stored_run import export
 from learner.telemetry.exported import METRICS, Kind
+from learner.telemetry.run_directory import RunDirectory
 from learner.telemetry.statistics import Registry
 from learner.training.checkpoint import Checkpoints
 from learner.training.skipped import SKIPPED
+from protos.errors import ConfigError
 from tests.fakes import SPEC
 
 SERVING = {
@@ -70,6 +74,40 @@ def test_a_resumed_run_is_not_judged_by_what_was_skipped_before(
     with caplog.at_level(logging.WARNING):
         note(resumed, 50)
     assert caplog.messages == []
+
+
+def test_a_resumed_run_uses_no_random_number_of_acting_again(learner: Learner, tmp_path: Path) -> None:
+    learner.trainer.version = 100
+    learner._acting.policy.number_from(12345)
+    assert learner.save()
+    assert make_learner(tmp_path)._acting.policy.calls == 12345
+
+
+@pytest.fixture
+def run_without_env(tmp_path: Path) -> Path:
+    """The directory of a run whose environment only its actors knew."""
+    options = LearnerOptions(max_environments=2, hidden_sizes=(4,), unroll_length=2, batch_size=1)
+    RunDirectory(tmp_path / "run", options).close()
+    learner = make_learner(tmp_path / "run" / "checkpoints")
+    learner.trainer.version = 100
+    assert learner.save()
+    return tmp_path / "run"
+
+
+def test_a_run_that_does_not_name_its_environment_is_evaluated_on_one_that_is_said(
+    run_without_env: Path,
+) -> None:
+    with pytest.raises(ConfigError, match="--env is required: this run was started without one"):
+        evaluate(EvaluateOptions(logdir=str(run_without_env)))
+
+
+def test_an_export_overwrites_nothing(run_without_env: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("x")
+    with pytest.raises(ConfigError, match=rf"--out {out}: expected a new or empty folder"):
+        export(ExportOptions(logdir=str(run_without_env), out=str(out)))
+    assert [path.name for path in out.iterdir()] == ["mine"]
 
 
 def test_a_whole_run_without_an_update_to_judge_reports(learner: Learner) -> None:

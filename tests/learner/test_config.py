@@ -70,6 +70,27 @@ def test_queue_that_never_fills_a_batch_is_refused_with_the_way_out() -> None:
     LearnerOptions(queue_capacity=16, batch_size=16)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lstm_horizon": 20}, "--lstm-horizon 20 is of an LSTM, and there is none: leave it out"),
+        ({"lstm_size": 4, "lstm_horizon": 2}, "--lstm-horizon 2 is too short for memories to differ"),
+        (
+            {"agent": "ppo", "minibatches": 3, "lstm_size": 4},
+            "--minibatches 3: a policy with a memory needs a divisor of --batch-size 8",
+        ),
+        (
+            {"agent": "ppo", "minibatches": 3, "batch_size": 2, "unroll_length": 4},
+            "--minibatches 3: expected a divisor of the batch's 8 transitions",
+        ),
+        ({"stop_eval_return": 1.0}, "--stop-eval-return needs evaluations: give --eval-interval"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LearnerOptions(**change)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("env", [None, ""])
 def test_train_needs_an_environment(env: str | None) -> None:
     with pytest.raises(ConfigError, match="--env is required: local actors need to know what to step"):

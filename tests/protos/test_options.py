@@ -190,3 +190,14 @@ def test_peek_leaves_a_broken_file_to_the_full_parse(tmp_path: Path) -> None:
     file = tmp_path / "toy.toml"
     file.write_text("place =")
     assert peek(["--config", str(file)], "place") is None
+
+
+def test_a_misspelt_environment_variable_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("SEEDBED_LIMIT_SECOND", "SEEDBED_COUNT", "SEEDBED_TOKEN", "SEEDBED_OF_ANOTHER_COMMAND"):
+        monkeypatch.setenv(name, "4")
+    assert parsed().count == 4
+    assert capsys.readouterr().err == (
+        "toy: warning: SEEDBED_LIMIT_SECOND sets no option; is SEEDBED_LIMIT_SECONDS meant?\n"
+    )

@@ -107,7 +107,10 @@ def test_actions(space: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Text(4), "observation space Text.* is not supported: expected Box"),
+        (
+            spaces.Text(4),
+            "observation space Text.* is not supported: expected Box, Discrete, MultiDiscrete, ",
+        ),
         (spaces.Dict({"a": spaces.Text(4)}), "observation space Text.* at 'a' is not supported"),
         (spaces.Sequence(BOX), "observation space Sequence.* is not supported"),
         (spaces.Tuple([]), "has no arrays in it"),

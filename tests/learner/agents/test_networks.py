@@ -180,7 +180,7 @@ def test_heads_share_convolutions_only(observation: spaces.Space[Any], shared: b
 @pytest.mark.parametrize(
     ("observation", "options", "message"),
     [
-        (samples.VECTOR, {"frame_stack": 4}, r"--frame-stack 4 stacks images .*float32\[4\].* say --f"),
+        (samples.VECTOR, {"frame_stack": 4}, r"stacks images \(uint8 .*float32\[4\].* say --f"),
         (samples.VECTOR, {"torso": "deep"}, r"--torso deep needs an image .*float32.* say --torso mlp"),
         (
             spaces.Box(0, 255, (7, 7, 3), np.uint8),

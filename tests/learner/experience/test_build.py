@@ -1,5 +1,6 @@
 """The experience as options ask for it, and what does not fit together."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,74 @@ def test_a_saved_replay_goes_on_where_it_was(tmp_path: Path, capacity: int) -> N
     pool = other.replayed._pool
     assert pool.serial[column].tolist() == [int(pool.serial[its.kept()].max()) + 1]
     assert pool.continues[column].tolist() == [-1]
+
+
+def draws(experience: Experience, count: int) -> list[list[float]]:
+    """Rewards of so many batches, each of which is trained on."""
+    assert experience.replayed is not None
+    drawn = []
+    for number in range(count):
+        prepared = experience.replayed.next_batch()
+        assert prepared is not None
+        drawn.append(prepared.batch.reward.ravel().tolist())
+        prepared.on_trained(np.full(2, number + 1, np.float32))
+    return drawn
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_a_restored_replay_draws_what_the_saved_one_would_have(waiting: int) -> None:
+    """A batch that was prepared and not trained on is drawn again."""
+    options = {**REPLAYED, "agent": "r2d2", "replay_sequence_unrolls": 2, "priority_exponent": 0.5}
+    options |= {"samples_per_insert": 1000.0, "replay_capacity": 12}
+    experience, other = make(**options), make(**options)
+    assert experience.replayed is not None
+    assert other.replayed is not None
+    for _ in range(4):
+        fill(experience, 9)
+        experience.replayed._insert(experience.queue.poll(100))
+    # Columns are used again, so that they are in no order.
+    assert (np.diff(experience.replayed._replay.kept()) < 0).any()
+    draws(experience, 7)
+    prepared = [experience.replayed.next_batch() for _ in range(waiting)]
+    arrays, metadata = experience.replayed.state()
+    other.restore(arrays, json.loads(json.dumps(metadata)))
+    for each in prepared:
+        assert each is not None
+        first = other.replayed.next_batch()
+        assert first is not None
+        assert first.batch.reward.tolist() == each.batch.reward.tolist()
+        each.on_trained(np.array([3.0, 5.0], np.float32))
+        first.on_trained(np.array([3.0, 5.0], np.float32))
+    assert draws(other, 20) == draws(experience, 20)
+    assert other.replayed.statistics()["sampled"] == experience.replayed.statistics()["sampled"]
+
+
+def test_a_restored_replay_takes_other_columns_where_the_pool_is_smaller() -> None:
+    options = {"agent": "r2d2", **REPLAYED}
+    large, small = make(**{**options, "queue_capacity": 50}), make(**options)
+    fill(large, 60)
+    next_batch(large)
+    assert large.replayed is not None
+    assert small.replayed is not None
+    arrays, metadata = large.replayed.state()
+    arrays["columns"] += len(small.replayed._pool.serial) - 3
+    small.restore(arrays, metadata)
+    np.testing.assert_array_equal(small.replayed.state()[0]["reward"], arrays["reward"])
+
+
+@pytest.mark.parametrize("damage", ["columns", "generator"])
+def test_a_saved_replay_that_makes_no_sense_is_refused(damage: str) -> None:
+    experience, other = (make(agent="r2d2", **REPLAYED) for _ in range(2))
+    fill(experience, 20)
+    next_batch(experience)
+    assert experience.replayed is not None
+    arrays, metadata = experience.replayed.state()
+    if damage == "columns":
+        arrays["columns"][:] = 0
+    else:
+        metadata["generator"] = {"bit_generator": "MT19937"}
+    with pytest.raises(CheckpointError, match="the checkpoint's replay is incomplete: "):
+        other.restore(arrays, metadata)
 
 
 def test_a_saved_replay_of_other_unrolls_is_refused(tmp_path: Path) -> None:

@@ -196,6 +196,14 @@ def test_seeds_differ_by_call_and_repeat_by_run() -> None:
     assert seeds(5) != [first, second, third]
 
 
+def test_a_resumed_run_goes_on_with_the_next_seed() -> None:
+    function, resumed = make_function(), make_function()
+    first, second = (function(make_batch([0], [1])).record["seed"].tolist() for _ in range(2))
+    resumed.number_from(1)
+    assert resumed(make_batch([0], [1])).record["seed"].tolist() == second != first
+    assert resumed.calls == function.calls == 2
+
+
 def test_the_layout_describes_what_is_stored() -> None:
     layout = make_function().layout
     assert layout.observation == SPEC.observation

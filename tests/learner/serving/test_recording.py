@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import re
 import stat
 import threading
 import time
@@ -265,6 +266,18 @@ def test_no_flipped_bit_is_taken_for_an_entry(small: Path) -> None:
         assert entries == good[: len(entries)]
         assert len(entries) < len(good)
         assert len(recording.damage) == 1
+
+
+def test_damage_is_told_with_its_place(small: Path) -> None:
+    damaged = bytearray(small.read_bytes())
+    damaged[-1] ^= 1
+    small.write_bytes(damaged)
+    recording = Recording(small)
+    assert len(list(recording)) == 2
+    assert len(recording.damage) == 1
+    assert re.fullmatch(
+        rf"{small} is damaged from byte \d+ on: a checksum does not match", recording.damage[0]
+    )
 
 
 def test_what_follows_a_damaged_segment_is_behind_a_gap(path: Path) -> None:

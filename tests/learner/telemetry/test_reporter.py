@@ -1,6 +1,7 @@
 """The reporter thread, with intervals that the test ends."""
 
 import queue
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,6 +80,20 @@ def test_close_ends_a_real_wait_at_once_and_twice_is_fine() -> None:
     reporter.close()
     reporter.close()
     assert seen.built == 1
+
+
+def test_a_disk_that_does_not_answer_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+    seen, answered = Seen(), threading.Event()
+    reporter = Reporter(
+        1, seen.build, Registry(), [lambda *_: answered.wait(), seen.sink], on_failure=fail_test,
+        wait=lambda _: True,
+    )  # fmt: skip
+    reporter.start()
+    reporter.close(timeout_seconds=0.0)
+    assert caplog.messages == ["the reporter did not end within 0 s"]
+    answered.set()
+    assert seen.next()[0].env_steps == 1
+    reporter.close()
 
 
 def test_close_without_start_does_nothing() -> None:

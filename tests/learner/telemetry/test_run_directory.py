@@ -86,7 +86,9 @@ def test_a_run_that_left_nothing_does_not_bind_the_next(tmp_path: Path) -> None:
 def test_a_directory_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     for name in ("a", "b", "c", "d"):
         (tmp_path / name).touch()
-    with pytest.raises(ConfigError, match=r"expected a new or empty .*; found a, b, c and more"):
+    with pytest.raises(
+        ConfigError, match=r"expected a new or empty directory, or one .*; found a, b, c and more"
+    ):
         RunDirectory(tmp_path, OPTIONS)
     assert len(list(tmp_path.iterdir())) == 4
 

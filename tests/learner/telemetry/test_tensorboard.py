@@ -12,7 +12,8 @@ def test_failing_events_are_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*args: object, **kwargs: object) -> None:
-        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+        said = "{{function_node __wrapped__WriteSummary}} No space left on device\n\tFailed to flush"
+        raise tf.errors.ResourceExhaustedError(None, None, said)
 
     writer = TensorBoardWriter(tmp_path)
     monkeypatch.setattr(tf.summary, "scalar", full)

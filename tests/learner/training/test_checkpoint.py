@@ -152,6 +152,15 @@ def test_pickles_are_refused_on_both_ways(tmp_path: Path) -> None:
         checkpoints.load(path)
 
 
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, keep=1).save(1, ARRAYS, METADATA)
+    found = Checkpoints(tmp_path, keep=1).load_latest()
+    assert found is not None
+    assert found.require("name") == "größe"
+    with pytest.raises(CheckpointError, match=r"npz: expected metadata 'spec', found none"):
+        found.require("spec")
+
+
 def test_another_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "step_000000001.npz"
     np.savez(path, header=np.frombuffer(b'{"format": 9}', np.uint8))

@@ -1,6 +1,5 @@
 """Who a client is, and which learner it trusts: TLS and the bearer token."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,10 +8,50 @@ import grpc
 
 from protos.certificates import Pair, read_authorities, read_pair
 from protos.errors import ConfigError
+from protos.options import option
 from protos.secrets import AUTHORIZATION, TOKEN_VARIABLE, check_token, is_private, read_tokens
 
 SYSTEM = "system"
 """In place of a file: the certificates that come with gRPC, of the public authorities."""
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """Options of whoever connects to a learner."""
+
+    server: str = option("127.0.0.1:7777", "the learner's address: HOST:PORT or unix:PATH")
+    tls_ca: str | None = option(
+        None,
+        "certificates of whom the learner's must come from, PEM; or system, for the public "
+        "authorities'; if not given, plain text",
+    )
+    tls_cert: str | None = option(
+        None, "this client's own certificate, PEM, where the learner asks for one"
+    )
+    tls_key: str | None = option(
+        None, "private key of --tls-cert, PEM; others must not be able to read it"
+    )
+    token_file: str | None = option(
+        None,
+        "file of the bearer token, read anew at each connection; if not given, the one in "
+        "SEEDBED_TOKEN, or none",
+    )
+    insecure: bool = option(False, "send the token over a network in plain text")
+
+    def credentials(self, token: str | None = None) -> "Credentials":
+        """What the TLS and token options come to; `token` counts where there is no file of one.
+
+        Raises:
+            ConfigError: they do not go together.
+        """
+        return Credentials(
+            tls_ca=self.tls_ca,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+            token_file=self.token_file,
+            insecure=self.insecure,
+            token=token,
+        )
 
 
 @dataclass(frozen=True)
@@ -29,10 +68,10 @@ class Credentials:
     tls_key: str | None = None
     """PEM file of its private key"""
     token_file: str | None = None
-    """file of the bearer token, the first of its lines; None for that in the variable SEEDBED_TOKEN"""
+    """file of the bearer token, the first of its lines; None for `token`"""
     insecure: bool = False
     """whether a token may travel over a network in plain text"""
-    token: str | None = field(default_factory=lambda: os.environ.get(TOKEN_VARIABLE), repr=False)
+    token: str | None = field(default=None, repr=False)
     """the bearer token, if it is in no file"""
 
     def __post_init__(self) -> None:

@@ -5,14 +5,9 @@ from pathlib import Path
 import pytest
 
 from actor.config import ActorOptions
-from actor.credentials import Credentials
+from protos.credentials import Credentials
 from protos.errors import ConfigError
 from tests.certificates import OTHER_TOKEN, TOKEN, Authority
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SEEDBED_TOKEN", raising=False)
 
 
 @pytest.fixture
@@ -30,18 +25,23 @@ def test_nothing_is_shown_unless_it_is_given() -> None:
     assert Credentials().metadata() == ()
 
 
-def test_a_token_of_the_environment_is_never_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_never_in_sight() -> None:
+    options = ActorOptions(env="x")
+    assert options.credentials(TOKEN).metadata() == (("authorization", f"Bearer {TOKEN}"),)
+    assert TOKEN not in repr(options.credentials(TOKEN))
+
+
+def test_the_library_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEEDBED_TOKEN", TOKEN)
-    assert Credentials().metadata() == (("authorization", f"Bearer {TOKEN}"),)
-    assert TOKEN not in repr(Credentials())
-    assert TOKEN not in repr(ActorOptions(env="x"))
+    assert Credentials().metadata() == ()
+    assert ActorOptions(env="x").credentials().metadata() == ()
 
 
 def test_the_first_token_of_a_file_is_shown_and_before_the_environments(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
+    authority: Authority,
 ) -> None:
-    monkeypatch.setenv("SEEDBED_TOKEN", "that-of-the-environment")
-    credentials = Credentials(token_file=authority.tokens(TOKEN, OTHER_TOKEN))
+    path = authority.tokens(TOKEN, OTHER_TOKEN)
+    credentials = Credentials(token_file=path, token="that-of-the-environment")
     assert credentials.metadata() == (("authorization", f"Bearer {TOKEN}"),)
     authority.tokens(OTHER_TOKEN)
     assert credentials.metadata() == (("authorization", f"Bearer {OTHER_TOKEN}"),), "read anew"
