@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from google.protobuf.json_format import MessageToDict
 
 from learner.agents.build import make_agent
 from learner.config import LearnerOptions
 from learner.evaluator import Evaluator, Snapshot
 from learner.experience.build import make_experience
+from learner.group import ALONE, Group
 from learner.serving.acting import Acting
 from learner.serving.leases import Lane
 from learner.telemetry.episodes import EpisodeTracker
@@ -22,6 +24,7 @@ from learner.telemetry.statistics import BusyClock, Rate, Ratio, Registry, Repor
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
 from learner.training.restore import load_replay, restore_agent, restore_replay
+from learner.training.rounds import Rounds
 from learner.training.skipped import SkippedUpdates
 from learner.training.trainer import Trainer
 from learner.training.update import TracedUpdate, to_device
@@ -47,20 +50,26 @@ class Learner:
         offending_batch: Path,
         registry: Registry,
         local_environments: int = 0,
+        group: Group | None = None,
     ) -> None:
         self._options = options
         self._spec = spec
         self._checkpoints = checkpoints
+        self._group = group
         # Room for the leases of actors that were killed, which last a while, beside their heirs'.
         slots = options.max_environments or 4 * local_environments or 1024
         max_rows = options.inference_batch_size or local_environments or min(256, slots)
 
         # The agent, and the copy of its policy that acts.
-        self.agent = make_agent(options, spec, seed=options.seed)
+        self.agent = make_agent(options, spec, seed=options.seed, learners=group or ALONE)
         version = 0
         if restored:
             restore_agent(self.agent, restored)
             version = restored.version
+        if group:
+            # The first learner's: it alone has checkpoints, and the same weights to begin with.
+            version = int(group.from_first(np.array([version], np.int64))[0])
+            group.share(list(self.agent.variables.values()))
         acting_policy = self.agent.make_policy()
         copy = variable_copier(self.agent.policy.variables, acting_policy.variables)
         self.weights = PublishedWeights(copy, version)
@@ -99,13 +108,15 @@ class Learner:
             restore_replay(self._experience, saved)
 
         # Learning: batches -> weights -> the acting copy.
+        self._rounds = self._make_rounds(group, restored) if group else None
+        update = TracedUpdate(self.agent, self._acting.layout, options.sample_length, options.batch_size)
         self._training_clock = BusyClock()
         self._skipped = SkippedUpdates(
-            options.max_skipped_updates, offending_batch, before=None if restored else 0
+            options.max_skipped_updates, offending_batch, before=None if version else 0
         )
         self.trainer = Trainer(
-            TracedUpdate(self.agent, self._acting.layout, options.sample_length, options.batch_size),
-            self._experience.prefetcher,
+            group.guarded(update) if group else update,
+            self._rounds or self._experience.prefetcher,
             self.weights,
             self._training_clock,
             progress=self._progress,
@@ -129,6 +140,7 @@ class Learner:
             "trainer": self.trainer,
             "checkpoints": checkpoints,
             **({"evaluation": self.evaluator.evaluations} if self.evaluator else {}),
+            **({"group": self._rounds} if self._rounds else {}),
         }
         for name, part in reporting.items():
             registry.register(name, part.statistics)
@@ -178,9 +190,15 @@ class Learner:
         return lanes
 
     def finished(self) -> bool:
-        """Whether the run has reached its end."""
-        solved = self.episodes.solved_env_steps is not None or self._evaluated_well()
-        return solved or self.episodes.env_steps >= self._options.total_steps
+        """Whether the run has reached its end; of a group, as all learners of it say."""
+        if self._rounds:
+            return self._rounds.finished
+        return self._reached_goal() or self.episodes.env_steps >= self._options.total_steps
+
+    @property
+    def ended_by(self) -> int | None:
+        """Index of the group's learner that was to end before the run's end; None if none was."""
+        return self._rounds.ended_by if self._rounds else None
 
     def evaluate_last(self, stopped: Callable[[], bool]) -> None:
         """Evaluate what the run has come to, if it evaluates. By the training thread."""
@@ -191,6 +209,21 @@ class Learner:
     def evaluations(self) -> list[Evaluation]:
         """The results of all evaluations so far, oldest first."""
         return self.evaluator.evaluations.results() if self.evaluator else []
+
+    def _make_rounds(self, group: Group, restored: Checkpoint | None) -> Rounds:
+        own = self.episodes.env_steps
+        return Rounds(
+            self._experience.prefetcher,
+            group,
+            env_steps=lambda: self.episodes.env_steps,
+            reached=self._reached_goal,
+            total_steps=self._options.total_steps,
+            # Others begin to count anew: their steps are known to the first learner's checkpoint alone.
+            before=int(group.from_first(np.array([_group_steps(restored, own) - own], np.int64))[0]),
+        )
+
+    def _reached_goal(self) -> bool:
+        return self.episodes.solved_env_steps is not None or self._evaluated_well()
 
     def _evaluated_well(self) -> bool:
         enough = self._options.stop_eval_return
@@ -205,6 +238,8 @@ class Learner:
         Returns:
             False if it could not be written; the log says why.
         """
+        if self._group and self._group.index:
+            return True  # The first learner's is the same.
         moment = self._moment()
         if moment == self._saved:
             return True
@@ -225,6 +260,8 @@ class Learner:
             "episodes": self.episodes.state(),
             "spec": MessageToDict(specs.to_proto(self._spec)),
         }
+        if self._rounds:
+            metadata["group_env_steps"] = self._rounds.env_steps
         if self.evaluator:
             metadata["evaluations"] = self.evaluator.evaluations.state()
         return Snapshot(arrays, metadata)
@@ -276,7 +313,8 @@ class Learner:
 
     def _progress(self) -> float:
         """Part of the run's environment steps that are done, 0 to 1."""
-        return min(self.episodes.env_steps / self._options.total_steps, 1.0)
+        steps = self._rounds.env_steps if self._rounds else self.episodes.env_steps
+        return min(steps / self._options.total_steps, 1.0)
 
     def _after_update(self, version: int) -> bool:
         if time.monotonic() - self._saved_at >= self._options.checkpoint_interval_seconds:
@@ -284,3 +322,8 @@ class Learner:
         if self.evaluator:
             self.evaluator.after_update(self.episodes.env_steps, self.episodes.seconds(), version)
         return not self.finished()
+
+
+def _group_steps(restored: Checkpoint | None, own: int) -> int:
+    """Environment steps of the run, of which one learner made its `own`."""
+    return int(restored.metadata.get("group_env_steps", own)) if restored else own
