@@ -108,7 +108,7 @@ class Learner:
             restore_replay(self._experience, saved)
 
         # Learning: batches -> weights -> the acting copy.
-        self._rounds = self._make_rounds(group, restored) if group else None
+        self._rounds = self._make_rounds(group) if group else None
         update = TracedUpdate(self.agent, self._acting.layout, options.sample_length, options.batch_size)
         self._training_clock = BusyClock()
         self._skipped = SkippedUpdates(
@@ -210,16 +210,13 @@ class Learner:
         """The results of all evaluations so far, oldest first."""
         return self.evaluator.evaluations.results() if self.evaluator else []
 
-    def _make_rounds(self, group: Group, restored: Checkpoint | None) -> Rounds:
-        own = self.episodes.env_steps
+    def _make_rounds(self, group: Group) -> Rounds:
         return Rounds(
             self._experience.prefetcher,
             group,
-            env_steps=lambda: self.episodes.env_steps,
+            episodes=self.episodes,
             reached=self._reached_goal,
             total_steps=self._options.total_steps,
-            # Others begin to count anew: their steps are known to the first learner's checkpoint alone.
-            before=int(group.from_first(np.array([_group_steps(restored, own) - own], np.int64))[0]),
         )
 
     def _reached_goal(self) -> bool:
@@ -260,8 +257,6 @@ class Learner:
             "episodes": self.episodes.state(),
             "spec": MessageToDict(specs.to_proto(self._spec)),
         }
-        if self._rounds:
-            metadata["group_env_steps"] = self._rounds.env_steps
         if self.evaluator:
             metadata["evaluations"] = self.evaluator.evaluations.state()
         return Snapshot(arrays, metadata)
@@ -313,8 +308,7 @@ class Learner:
 
     def _progress(self) -> float:
         """Part of the run's environment steps that are done, 0 to 1."""
-        steps = self._rounds.env_steps if self._rounds else self.episodes.env_steps
-        return min(steps / self._options.total_steps, 1.0)
+        return min(self.episodes.env_steps / self._options.total_steps, 1.0)
 
     def _after_update(self, version: int) -> bool:
         if time.monotonic() - self._saved_at >= self._options.checkpoint_interval_seconds:
@@ -322,8 +316,3 @@ class Learner:
         if self.evaluator:
             self.evaluator.after_update(self.episodes.env_steps, self.episodes.seconds(), version)
         return not self.finished()
-
-
-def _group_steps(restored: Checkpoint | None, own: int) -> int:
-    """Environment steps of the run, of which one learner made its `own`."""
-    return int(restored.metadata.get("group_env_steps", own)) if restored else own

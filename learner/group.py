@@ -7,6 +7,7 @@ collectives, and finds out whether the others live. Mirrored variables would add
 Keras's own sum over replicas, in which gradients are clipped too early.
 """
 
+import functools
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,7 @@ class Group:
         self.index = cluster.index
         """of this learner; that of the first one is 0"""
         self._strategy = strategy
-        self._sum = tf.function(lambda x: self._reduced("SUM", x), autograph=False)
+        self._summed = functools.cache(self._trace_sum)
 
     def mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
@@ -85,7 +86,8 @@ class Group:
         Raises:
             WorkerFailure: another learner is gone.
         """
-        reduce = self.guarded(lambda: self._sum(tf.constant(values)).numpy())
+        traced = self._summed(values.shape, values.dtype)
+        reduce = self.guarded(lambda: traced(tf.constant(values)).numpy())
         summed: np.ndarray = _in_thread(reduce).result()
         return summed
 
@@ -131,6 +133,10 @@ class Group:
                 return function(*arguments, **named)
 
         return call
+
+    def _trace_sum(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        traced = tf.function(lambda x: self._reduced("SUM", x), autograph=False)
+        return traced.get_concrete_function(tf.TensorSpec(shape, dtype))
 
     def _reduced(self, how: str, x: Tensor) -> Tensor:
         def reduce(x: Tensor) -> Tensor:

@@ -444,5 +444,4 @@ def _was_finished(checkpoint: Checkpoint, options: LearnerOptions) -> bool:
     best, enough = evaluations.best(), options.stop_eval_return
     if best is not None and enough is not None and best.mean_return >= enough:
         return True
-    steps = max(episodes.env_steps, checkpoint.metadata.get("group_env_steps", 0))
-    return episodes.solved_env_steps is not None or steps >= options.total_steps
+    return episodes.solved_env_steps is not None or episodes.env_steps >= options.total_steps

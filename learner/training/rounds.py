@@ -6,6 +6,7 @@ import numpy as np
 
 from learner.experience.prefetch import Prepared
 from learner.group import Group
+from learner.telemetry.episodes import EpisodeTracker
 
 
 class Rounds:
@@ -20,10 +21,9 @@ class Rounds:
     Args:
         batches: of this learner.
         group: all learners.
-        env_steps: environment steps of this learner's own actors.
+        episodes: of this learner; hears of the others' environment steps.
         reached: whether this learner has seen the run's goal met.
-        total_steps: environment steps of the whole group after which the run ends.
-        before: steps that the run has made beside those that the learners count.
+        total_steps: environment steps of all learners together after which the run ends.
     """
 
     def __init__(
@@ -31,19 +31,15 @@ class Rounds:
         batches: Iterable[Prepared],
         group: Group,
         *,
-        env_steps: Callable[[], int],
+        episodes: EpisodeTracker,
         reached: Callable[[], bool],
         total_steps: int,
-        before: int = 0,
     ) -> None:
         self._batches = batches
         self._group = group
-        self._own_steps = env_steps
+        self._episodes = episodes
         self._reached = reached
         self._total_steps = total_steps
-        self._before = before
-        self.env_steps = before
-        """of the whole group, as of the last round"""
         self.finished = False
         """whether the run has reached its end"""
         self.ended_by: int | None = None
@@ -57,16 +53,16 @@ class Rounds:
         self._ends(ending=True)
 
     def statistics(self) -> Mapping[str, float]:
-        return {"learners": self._group.size, "env_steps": self.env_steps}
+        return {"learners": self._group.size, "index": self._group.index}
 
     def _ends(self, *, ending: bool) -> bool:
         """Hold a round."""
         ended = np.zeros(self._group.size, np.int64)
         ended[self._group.index] = ending
-        said = np.array([self._own_steps(), self._reached(), *ended], np.int64)
-        steps, reached, *ended_by = self._group.sum(said).tolist()
-        self.env_steps = self._before + steps
-        self.finished = bool(reached) or self.env_steps >= self._total_steps
+        own = self._episodes.own_env_steps
+        steps, reached, *ended_by = self._group.sum(np.array([own, self._reached(), *ended])).tolist()
+        self._episodes.note_others(steps - own)
+        self.finished = reached > 0 or steps >= self._total_steps
         if any(ended_by):
             self.ended_by = ended_by.index(1)
         return self.finished or self.ended_by is not None
