@@ -35,6 +35,10 @@ from protos.specs import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
 
+SHARED_EVERY = 1000
+"""Updates after which a group's first learner gives the others its weights anew: those of machines of
+different kinds may round differently, which would add up."""
+
 
 class Learner:
     """One policy that acts and learns, between a lane of sessions and a folder of checkpoints."""
@@ -311,6 +315,8 @@ class Learner:
         return min(self.episodes.env_steps / self._options.total_steps, 1.0)
 
     def _after_update(self, version: int) -> bool:
+        if self._group and version % SHARED_EVERY == 0:
+            self._group.share(list(self.agent.variables.values()))
         if time.monotonic() - self._saved_at >= self._options.checkpoint_interval_seconds:
             self.save()
         if self.evaluator:

@@ -176,7 +176,7 @@ def join(cluster: Cluster, stopped: Callable[[], bool]) -> Group | None:
             return None
     try:
         return Group(cluster, strategy.result())
-    except (tf.errors.OpError, RuntimeError) as error:
+    except tf.errors.OpError as error:
         raise ConfigError(
             f"{VARIABLE}: {cluster.addresses[cluster.index]}, learner {cluster.index} of "
             f"{len(cluster.addresses)}, cannot join the others: {error}"
