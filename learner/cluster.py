@@ -7,10 +7,6 @@ from typing import Any
 
 from protos.errors import ConfigError
 
-VARIABLE = "TF_CONFIG"
-
-_EXPECTED = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": N}}'
-
 
 @dataclass(frozen=True)
 class Cluster:
@@ -30,7 +26,7 @@ def read_cluster(environ: Mapping[str, str]) -> Cluster | None:
     Raises:
         ConfigError: it is not what TensorFlow defines, or its task is not one that trains.
     """
-    text = environ.get(VARIABLE, "").strip()
+    text = environ.get("TF_CONFIG", "").strip()
     if not text:
         return None
     try:
@@ -41,7 +37,10 @@ def read_cluster(environ: Mapping[str, str]) -> Cluster | None:
         index = before + int(task["index"])
         _check(addresses, index)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{VARIABLE}: expected {_EXPECTED}, found {text}") from error
+        raise ConfigError(
+            'TF_CONFIG: expected {"cluster": {"worker": ["HOST:PORT", ...]}, '
+            f'"task": {{"type": "worker", "index": N}}}}, found {text}'
+        ) from error
     return Cluster(addresses, index) if len(addresses) > 1 else None
 
 

@@ -18,8 +18,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from learner.cluster import VARIABLE, Cluster
-from protos.errors import ConfigError, WorkerFailure
+from learner.cluster import Cluster
+from protos.errors import WorkerFailure
 
 Tensor = Any
 Arguments = ParamSpec("Arguments")
@@ -155,7 +155,7 @@ def join(cluster: Cluster, stopped: Callable[[], bool]) -> Group | None:
         The group; None if `stopped` says, meanwhile, that this learner is to end.
 
     Raises:
-        ConfigError: its own address cannot be used, or the addresses do not lead to each other.
+        WorkerFailure: its own address cannot be used, or the others are of a group that ends just now.
     """
     # One device a learner, as without a group; the strategy would take all.
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:1], "GPU")
@@ -177,9 +177,9 @@ def join(cluster: Cluster, stopped: Callable[[], bool]) -> Group | None:
     try:
         return Group(cluster, strategy.result())
     except tf.errors.OpError as error:
-        raise ConfigError(
-            f"{VARIABLE}: {cluster.addresses[cluster.index]}, learner {cluster.index} of "
-            f"{len(cluster.addresses)}, cannot join the others: {error}"
+        raise WorkerFailure(
+            f"learner {cluster.index} of the group cannot join the others at "
+            f"{cluster.addresses[cluster.index]}: {error.message}"
         ) from error
 
 

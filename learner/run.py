@@ -63,7 +63,8 @@ def run(options: LearnerOptions, console: Console) -> int:
 
     Raises:
         ConfigError: the options do not fit the run directory, the address or the environment.
-        WorkerFailure: a thread or an actor failed; the run is saved as it was.
+        WorkerFailure: a thread or an actor failed, or another learner of the group is gone; the run is
+            saved as it was.
         CheckpointError: the run cannot be resumed.
     """
     options, cluster = _located(options), read_cluster(os.environ)
