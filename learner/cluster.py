@@ -1,11 +1,16 @@
 """Who learns together: a group of learner processes, as TensorFlow's own TF_CONFIG says it."""
 
 import json
-from collections.abc import Mapping
+import socket
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from protos.errors import ConfigError
+
+PROBE_SECONDS = 0.2
+"""Between two looks for the others."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,44 @@ def read_cluster(environ: Mapping[str, str]) -> Cluster | None:
             f'"task": {{"type": "worker", "index": N}}}}, found {text}'
         ) from error
     return Cluster(addresses, index) if len(addresses) > 1 else None
+
+
+def wait_for_others(cluster: Cluster, stopped: Callable[[], bool]) -> bool:
+    """Wait until every learner of the cluster has been seen at its address, and meanwhile be seen.
+
+    TensorFlow would wait by itself, but with the interpreter's lock in its hands: no signal would be
+    heard, and no health check answered.
+
+    Returns:
+        False if `stopped` said, meanwhile, that this learner is to end.
+
+    Raises:
+        ConfigError: its own address cannot be used.
+    """
+    own = cluster.addresses[cluster.index]
+    missing = set(cluster.addresses) - {own}
+    try:
+        listener = socket.create_server(("", int(own.rpartition(":")[2])))
+    except OSError as error:
+        raise ConfigError(
+            f"TF_CONFIG: {own} cannot be listened on: {error.strerror or error}"
+        ) from error
+    # Whoever looks for this learner after that finds TensorFlow's own server.
+    with listener:
+        while missing and not stopped():
+            missing = {address for address in missing if not _is_there(address)}
+            if missing:
+                time.sleep(PROBE_SECONDS)
+    return not stopped()
+
+
+def _is_there(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def _check(addresses: tuple[Any, ...], index: int) -> None:

@@ -11,7 +11,7 @@ import functools
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -146,13 +146,9 @@ class Group:
         return self._strategy.run(reduce, args=(x,))
 
 
-def join(cluster: Cluster, stopped: Callable[[], bool]) -> Group | None:
-    """Wait until all learners of the cluster are there. Before anything else is done with TensorFlow.
-
-    By the main thread, which hears signals meanwhile.
-
-    Returns:
-        The group; None if `stopped` says, meanwhile, that this learner is to end.
+def join(cluster: Cluster) -> Group:
+    """The group of a cluster's learners, all of which do the same at about the same time. By the main
+    thread, before anything else is done with TensorFlow.
 
     Raises:
         WorkerFailure: its own address cannot be used, or the others are of a group that ends just now.
@@ -168,19 +164,15 @@ def join(cluster: Cluster, stopped: Callable[[], bool]) -> Group | None:
     # Python does not know that TensorFlow puts a handler of its own in this one's place, to tell other
     # learners of a preemption, after which SIGTERM would end nothing.
     handler = signal.getsignal(signal.SIGTERM)
-    strategy = _in_thread(lambda: tf.distribute.MultiWorkerMirroredStrategy(resolver))
-    while not strategy.done():
-        wait([strategy], timeout=0.5)
-        signal.signal(signal.SIGTERM, handler)
-        if stopped():
-            return None
     try:
-        return Group(cluster, strategy.result())
+        return Group(cluster, tf.distribute.MultiWorkerMirroredStrategy(resolver))
     except tf.errors.OpError as error:
         raise WorkerFailure(
             f"learner {cluster.index} of the group cannot join the others at "
             f"{cluster.addresses[cluster.index]}: {error.message}"
         ) from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager

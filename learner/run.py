@@ -20,7 +20,7 @@ import numpy as np
 from google.protobuf import json_format
 from rich.console import Console
 
-from learner.cluster import Cluster, read_cluster
+from learner.cluster import Cluster, read_cluster, wait_for_others
 from learner.config import LearnerOptions, TrainOptions, resume_differences
 from learner.local_actors import Description, LocalActors, actor_command, child_environment
 from learner.serving.recorder import FileRecorder
@@ -244,9 +244,9 @@ class _Run:
 
         index, size = self._cluster.index, len(self._cluster.addresses)
         logger.info("learner %d of a group of %d waits for the others", index, size)
-        group = self._group = join(self._cluster, stopped=lambda: self._woken)
-        if group is None:
+        if not wait_for_others(self._cluster, stopped=lambda: self._woken):
             return False
+        group = self._group = join(self._cluster)
         settings = json.loads(group.text_from_first(json.dumps(dataclasses.asdict(self._options))))
         settings["seed"] = self._options.seed
         if differences := resume_differences(settings, self._options):

@@ -20,10 +20,12 @@ pytestmark = pytest.mark.timeout(240)
 UPDATE = """
 import os
 import sys
-from learner.cluster import read_cluster
+from learner.cluster import read_cluster, wait_for_others
 from learner.group import join
 
-group = join(read_cluster(os.environ), stopped=lambda: False)
+cluster = read_cluster(os.environ)
+assert wait_for_others(cluster, stopped=lambda: False)
+group = join(cluster)
 # Tests' modules make tensors, before which it has to join.
 from tests.integration import updating
 
@@ -158,7 +160,6 @@ def test_a_learner_ends_by_a_signal_while_it_waits_for_the_others(
     for index in range(2):
         waiting = launch.python("-m", "learner", "train", *chosen, environ=environ[index])
         waiting.says(f"learner {index} of a group of 2 waits for the others")
-        launch.python("-c", "import time; time.sleep(2)").status()
         waiting.signal(signal.SIGTERM)
         assert waiting.status() == 0, waiting.stderr
 

@@ -1,14 +1,17 @@
 """TF_CONFIG: who learns together, and what is refused."""
 
 import json
+import socket
+import threading
 from typing import Any
 
 import pytest
 
-from learner.cluster import Cluster, read_cluster
+from learner.cluster import Cluster, read_cluster, wait_for_others
 from learner.config import LearnerOptions
 from learner.run import run
 from protos.errors import ConfigError
+from tests.integration.test_separate import free_port
 
 WORKERS = ["a:1", "b:2"]
 
@@ -67,3 +70,38 @@ def test_what_is_for_one_learner_is_refused(
     monkeypatch.setenv("TF_CONFIG", config({"worker": WORKERS})["TF_CONFIG"])
     with pytest.raises(ConfigError, match=message):
         run(LearnerOptions(env="CartPole-v1", **changes), None)  # type: ignore[arg-type]
+
+
+def addresses(size: int) -> tuple[str, ...]:
+    return tuple(f"127.0.0.1:{free_port()}" for _ in range(size))
+
+
+def test_all_wait_for_each_other() -> None:
+    everyone, came = addresses(3), []
+
+    def wait(index: int) -> None:
+        came.append((index, wait_for_others(Cluster(everyone, index), lambda: False)))
+
+    threads = [threading.Thread(target=wait, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    assert not came
+    # The last, in the place of TensorFlow's server.
+    with socket.create_server(("127.0.0.1", int(everyone[2].rpartition(":")[2]))):
+        for thread in threads:
+            thread.join()
+    assert sorted(came) == [(0, True), (1, True)]
+
+
+def test_the_wait_ends_when_the_learner_is_to_end() -> None:
+    asked = iter([False, False, True, True])
+    assert not wait_for_others(Cluster(addresses(2), 0), lambda: next(asked))
+
+
+def test_an_address_that_is_taken_is_refused() -> None:
+    taken, other = addresses(2)
+    with (
+        socket.create_server(("127.0.0.1", int(taken.rpartition(":")[2]))),
+        pytest.raises(ConfigError, match=f"TF_CONFIG: {taken} cannot be listened on: .*in use"),
+    ):
+        wait_for_others(Cluster((taken, other), 0), lambda: False)
