@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from google.protobuf.json_format import MessageToDict
 
 from learner.agents.build import make_agent
 from learner.config import LearnerOptions
 from learner.evaluator import Evaluator, Snapshot
 from learner.experience.build import make_experience
+from learner.group import ALONE, Group
 from learner.serving.acting import Acting
 from learner.serving.leases import Lane
 from learner.telemetry.episodes import EpisodeTracker
@@ -22,6 +24,7 @@ from learner.telemetry.statistics import BusyClock, Rate, Ratio, Registry, Repor
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
 from learner.training.restore import load_replay, restore_agent, restore_replay
+from learner.training.rounds import Rounds
 from learner.training.skipped import SkippedUpdates
 from learner.training.trainer import Trainer
 from learner.training.update import TracedUpdate, to_device
@@ -34,6 +37,10 @@ logger = logging.getLogger(__name__)
 
 POLICY_CALLS = "policy_calls"
 """Name, in a checkpoint's metadata, of the number of policy calls, of which random numbers are made."""
+
+SHARED_EVERY = 1000
+"""Updates after which a group's first learner gives the others its weights anew: those of machines of
+different kinds may round differently, which would add up."""
 
 
 class Learner:
@@ -50,20 +57,26 @@ class Learner:
         offending_batch: Path,
         registry: Registry,
         local_environments: int = 0,
+        group: Group | None = None,
     ) -> None:
         self._options = options
         self._spec = spec
         self._checkpoints = checkpoints
+        self._group = group
         # Room for the leases of actors that were killed, which last a while, beside their heirs'.
         slots = options.max_environments or 4 * local_environments or 1024
         max_rows = options.inference_batch_size or local_environments or min(256, slots)
 
         # The agent, and the copy of its policy that acts.
-        self.agent = make_agent(options, spec, seed=options.seed)
+        self.agent = make_agent(options, spec, seed=options.seed, learners=group or ALONE)
         version = 0
         if restored:
             restore_agent(self.agent, restored)
             version = restored.version
+        if group:
+            # The first learner's: it alone has checkpoints, and the same weights to begin with.
+            version = int(group.from_first(np.array([version], np.int64))[0])
+            group.share(list(self.agent.variables.values()))
         acting_policy = self.agent.make_policy()
         copy = variable_copier(self.agent.policy.variables, acting_policy.variables)
         self.weights = PublishedWeights(copy, version)
@@ -104,13 +117,15 @@ class Learner:
             restore_replay(self._experience, saved)
 
         # Learning: batches -> weights -> the acting copy.
+        self._rounds = self._make_rounds(group) if group else None
+        update = TracedUpdate(self.agent, self._acting.layout, options.sample_length, options.batch_size)
         self._training_clock, self._data_wait_clock = BusyClock(), BusyClock()
         self._skipped = SkippedUpdates(
-            options.max_skipped_updates, offending_batch, before=None if restored else 0
+            options.max_skipped_updates, offending_batch, before=None if version else 0
         )
         self.trainer = Trainer(
-            TracedUpdate(self.agent, self._acting.layout, options.sample_length, options.batch_size),
-            self._experience.prefetcher,
+            group.guarded(update) if group else update,
+            self._rounds or self._experience.prefetcher,
             self.weights,
             self._training_clock,
             self._data_wait_clock,
@@ -136,6 +151,7 @@ class Learner:
             "updates": self._skipped,
             "checkpoints": checkpoints,
             **({"evaluation": self.evaluator.evaluations} if self.evaluator else {}),
+            **({"group": self._rounds} if self._rounds else {}),
         }
         for name, part in reporting.items():
             registry.register(name, part.statistics)
@@ -189,9 +205,15 @@ class Learner:
         return lanes
 
     def finished(self) -> bool:
-        """Whether the run has reached its end."""
-        solved = self.episodes.solved_env_steps is not None or self._evaluated_well()
-        return solved or self.episodes.env_steps >= self._options.total_steps
+        """Whether the run has reached its end; of a group, as all learners of it say."""
+        if self._rounds:
+            return self._rounds.finished
+        return self._reached_goal() or self.episodes.env_steps >= self._options.total_steps
+
+    @property
+    def ended_by(self) -> int | None:
+        """Index of the group's learner that was to end before the run's end; None if none was."""
+        return self._rounds.ended_by if self._rounds else None
 
     def evaluate_last(self, stopped: Callable[[], bool]) -> None:
         """Evaluate what the run has come to, if it evaluates. By the training thread."""
@@ -202,6 +224,18 @@ class Learner:
     def evaluations(self) -> list[Evaluation]:
         """The results of all evaluations so far, oldest first."""
         return self.evaluator.evaluations.results() if self.evaluator else []
+
+    def _make_rounds(self, group: Group) -> Rounds:
+        return Rounds(
+            self._experience.prefetcher,
+            group,
+            episodes=self.episodes,
+            reached=self._reached_goal,
+            total_steps=self._options.total_steps,
+        )
+
+    def _reached_goal(self) -> bool:
+        return self.episodes.solved_env_steps is not None or self._evaluated_well()
 
     def _evaluated_well(self) -> bool:
         enough = self._options.stop_eval_return
@@ -216,6 +250,8 @@ class Learner:
         Returns:
             False if it could not be written; the log says why.
         """
+        if self._group and self._group.index:
+            return True  # The first learner's is the same.
         moment = self._moment()
         if moment == self._saved:
             return True
@@ -294,6 +330,8 @@ class Learner:
         return min(self.episodes.env_steps / self._options.total_steps, 1.0)
 
     def _after_update(self, version: int) -> bool:
+        if self._group and version % SHARED_EVERY == 0:
+            self._group.share(list(self.agent.variables.values()))
         if time.monotonic() - self._saved_at >= self._options.checkpoint_interval_seconds:
             self.save()
         if self.evaluator:

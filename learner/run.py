@@ -4,6 +4,7 @@ TensorFlow is imported late, while the actors are already starting.
 """
 
 import dataclasses
+import json
 import logging
 import os
 import re
@@ -19,7 +20,8 @@ import numpy as np
 from google.protobuf import json_format
 from rich.console import Console
 
-from learner.config import LearnerOptions, TrainOptions
+from learner.cluster import Cluster, read_cluster, wait_for_others
+from learner.config import LearnerOptions, TrainOptions, resume_differences
 from learner.local_actors import Description, LocalActors, actor_command, child_environment
 from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
@@ -44,11 +46,12 @@ from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
 from protos import inference_pb2 as pb
 from protos import specs
-from protos.errors import CheckpointError, NotServing, RunEnded, WorkerFailure
+from protos.errors import CheckpointError, ConfigError, NotServing, RunEnded, WorkerFailure
 from protos.specs import EnvironmentSpec
 
 if TYPE_CHECKING:
     from learner.app import Learner
+    from learner.group import Group
 
 logger = logging.getLogger(__name__)
 
@@ -67,20 +70,23 @@ def run(options: LearnerOptions, console: Console) -> int:
 
     Raises:
         ConfigError: the options do not fit the run directory, the address or the environment.
-        WorkerFailure: a thread or an actor failed; the run is saved as it was.
+        WorkerFailure: a thread or an actor failed, or another learner of the group is gone; the run is
+            saved as it was.
         CheckpointError: the run cannot be resumed.
     """
-    options = _located(options)
+    options, cluster = _located(options), read_cluster(os.environ)
+    if cluster is not None:
+        options = _of_group(options, cluster)
     assert options.logdir is not None
     with ExitStack() as closing:
         directory = RunDirectory(Path(options.logdir), options)
         closing.callback(directory.close)
         checkpoints = Checkpoints(directory.checkpoints, options.keep_checkpoints)
         restored = checkpoints.load_latest()
-        if restored is not None and _was_finished(restored, options):
+        if cluster is None and restored is not None and _was_finished(restored, options):
             logger.info("%s: this run has reached its end already", directory.path)
             return 0
-        return _Run(options, directory, checkpoints, restored, console, closing).execute()
+        return _Run(options, directory, checkpoints, restored, cluster, console, closing).execute()
 
 
 class _Run:
@@ -92,6 +98,7 @@ class _Run:
         directory: RunDirectory,
         checkpoints: Checkpoints,
         restored: Checkpoint | None,
+        cluster: Cluster | None,
         console: Console,
         closing: ExitStack,
     ) -> None:
@@ -99,6 +106,8 @@ class _Run:
         self._directory = directory
         self._checkpoints = checkpoints
         self._restored = restored
+        self._cluster = cluster
+        self._group: Group | None = None
         self._drain = Drain(options.drain_seconds, self._give_up)
         # Before all others, so that it comes after them.
         closing.callback(self._drain.close)
@@ -120,7 +129,7 @@ class _Run:
             self._start_status(server)
             actors = self._start_actors()
             self._import_tensorflow()
-            spec = self._wait_for_spec()
+            spec = self._wait_for_spec() if self._joined() else None
             if spec is not None:
                 self._train(spec, server, actors)
             self._threads.raise_failure()
@@ -269,6 +278,31 @@ class _Run:
         if self._options.tf_threads:
             tf.config.threading.set_intra_op_parallelism_threads(self._options.tf_threads)
 
+    def _joined(self) -> bool:
+        """Wait for the other learners, if this one is of a group. False if there is nothing to do."""
+        if self._cluster is None:
+            return True
+        # Imported here: it needs TensorFlow.
+        from learner.group import join
+
+        index, size = self._cluster.index, len(self._cluster.addresses)
+        logger.info("learner %d of a group of %d waits for the others", index, size)
+        if not wait_for_others(self._cluster, stopped=lambda: self._woken):
+            return False
+        group = self._group = join(self._cluster)
+        settings = json.loads(group.text_from_first(json.dumps(dataclasses.asdict(self._options))))
+        settings["seed"] = self._options.seed
+        if differences := resume_differences(settings, self._options):
+            raise ConfigError(
+                f"learner {index} has other settings than the first of its group: "
+                f"{'; '.join(differences)}. Give all of them the same"
+            )
+        finished = self._restored is not None and _was_finished(self._restored, self._options)
+        if group.sum(np.array([finished], np.int64))[0]:
+            logger.info("%s: this run has reached its end already", self._directory.path)
+            return False
+        return True
+
     def _wake(self) -> None:
         """Make the main thread come to its end. Any thread may call it."""
         self._drain.begin()
@@ -305,6 +339,7 @@ class _Run:
             restored=self._restored,
             registry=self._registry,
             local_environments=local,
+            group=self._group,
         )
         if self._woken:
             learner.stop_training()
@@ -348,6 +383,11 @@ class _Run:
         saved = trained and learner.save()
         self._leave_results(learner)
         self._threads.raise_failure()
+        if learner.ended_by is not None and not self._woken:
+            raise WorkerFailure(
+                f"learner {learner.ended_by} of the group was to end before the run's end, and all end "
+                "with it: start them all again, and they go on"
+            )
         if not saved:
             raise CheckpointError(
                 f"the run's last state could not be saved in {self._directory.checkpoints}: a restart "
@@ -370,7 +410,9 @@ class _Run:
 
     def _say_where(self, learner: "Learner") -> None:
         path = self._directory.path
-        if self._restored is None and self._directory.resumed:
+        if self._group and self._group.index:
+            logger.info("learner %d of a group, in %s", self._group.index, path)
+        elif self._restored is None and self._directory.resumed:
             logger.warning(
                 "an earlier process of the run in %s left no checkpoint: it begins at step 0 again", path
             )
@@ -414,6 +456,37 @@ def _located(options: LearnerOptions) -> LearnerOptions:
         env = f"{Path(path).absolute()}:{name}"
     files: dict[str, Any] = {name: _absolute(getattr(options, name)) for name in _FILES}
     return dataclasses.replace(options, env=env, logdir=str(logdir), **files)
+
+
+def _of_group(options: LearnerOptions, cluster: Cluster) -> LearnerOptions:
+    """The options of one learner of a group.
+
+    All but the first have a seed and a run directory of their own, and evaluate nothing: the first
+    one's weights are the same.
+
+    Raises:
+        ConfigError: these options are for one learner alone.
+    """
+    if options.replays:
+        raise ConfigError(
+            f"--agent {options.agent} is for one learner: those of a group (TF_CONFIG) share no replay. "
+            "Choose --agent vtrace, ppo or a2c, or unset TF_CONFIG"
+        )
+    if options.reproducible:
+        raise ConfigError(
+            "--reproducible is for one learner: which steps those of a group (TF_CONFIG) make before "
+            "they meet differs from run to run. Leave one of the two out"
+        )
+    index = cluster.index
+    if index == 0:
+        return options
+    own: dict[str, Any] = {
+        name: f"{value}-learner-{index}"
+        for name in ("logdir", "record")
+        if (value := getattr(options, name)) is not None
+    }
+    seed = int(np.random.SeedSequence([options.seed, index]).generate_state(1)[0] >> 1)
+    return dataclasses.replace(options, seed=seed, eval_interval=0, stop_eval_return=None, **own)
 
 
 def _absolute(path: str | None) -> str | None:

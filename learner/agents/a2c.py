@@ -8,7 +8,7 @@ import tensorflow as tf
 from learner.agents.actor_critic import ActorCriticAgent, transitions
 from learner.experience.trajectory import Batch, Tensor
 from learner.maths.gae import gae
-from learner.maths.masks import masked, masked_mean, standardized
+from learner.maths.masks import masked
 
 
 class A2CAgent(ActorCriticAgent):
@@ -48,14 +48,15 @@ class A2CAgent(ActorCriticAgent):
         )
         advantages = estimates.advantages
         if options.normalize_advantages:
-            advantages = standardized(advantages, valid)
+            advantages = self.standardized(advantages, valid)
         # The masked actions too: a mask on the loss alone would still let NaN into the gradient.
         actions = masked(batch.record["action"][:-1], valid)
         log_probs = distribution.log_prob(parameters, actions)
-        policy_loss = -masked_mean(advantages * log_probs, valid)
-        value_loss = 0.5 * masked_mean(tf.square(estimates.targets - values), valid)
-        entropy = masked_mean(distribution.entropy(parameters), valid)
+        mean = self.mean_over(valid)
+        policy_loss = -mean(advantages * log_probs)
+        value_loss = 0.5 * mean(tf.square(estimates.targets - values))
+        entropy = mean(distribution.entropy(parameters))
         return {
             **self.weighted(policy_loss, value_loss, entropy),
-            "behaviour_kl": masked_mean(batch.record["log_prob"][:-1] - log_probs, valid),
+            "behaviour_kl": mean(batch.record["log_prob"][:-1] - log_probs),
         }

@@ -13,6 +13,8 @@ from learner.agents.networks import Network, PolicyHead, ValueHead
 from learner.agents.normalizers import ObservationNormalizer, RewardNormalizer, scaled_rewards
 from learner.agents.optimizers import Optimizer
 from learner.experience.trajectory import ActInputs, ActOutputs, Batch, State, Tensor
+from learner.group import ALONE, Learners
+from learner.maths.masks import masked_sum, standardized
 from protos.specs import EnvironmentSpec
 
 RETURN = "discounted_return"
@@ -143,10 +145,22 @@ class ActorCriticPolicy:
 
 
 class ActorCriticAgent:
-    """An actor-critic policy, its optimizer and its normalizers: `Agent` but for `update`."""
+    """An actor-critic policy, its optimizer and its normalizers: `Agent` but for `update`.
 
-    def __init__(self, options: AgentOptions, spec: EnvironmentSpec, *, seed: int) -> None:
+    Of learners that train together, every one takes the same steps: those of the losses' gradients
+    over all their batches.
+    """
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        spec: EnvironmentSpec,
+        *,
+        seed: int,
+        learners: Learners = ALONE,
+    ) -> None:
         self._options, self._spec, self._seed = options, spec, seed
+        self._learners = learners
         self._policy = ActorCriticPolicy(spec, options, seed)
         rate = options.value_learning_rate
         names = self._policy.value_variables if rate else []
@@ -181,9 +195,11 @@ class ActorCriticAgent:
         """
         # Row 0 is the row T of the unroll before, and was counted with that.
         if self._policy.observation_normalizer is not None:
-            self._policy.observation_normalizer.update([leaf[1:] for leaf in batch.observation])
+            self._policy.observation_normalizer.update(
+                [leaf[1:] for leaf in batch.observation], self._learners
+            )
         if self._reward_normalizer is not None:
-            self._reward_normalizer.update(batch.record[RETURN][1:])
+            self._reward_normalizer.update(batch.record[RETURN][1:], self._learners)
 
     def rewards(self, batch: Batch) -> Tensor:
         """float32 [T, B]: the reward of each transition, as learning gets it."""
@@ -204,13 +220,34 @@ class ActorCriticAgent:
             "entropy": entropy,
         }
 
+    def mean_over(self, valid: Tensor) -> Callable[[Tensor], Tensor]:
+        """A function of x [T, B]: this learner's part of the mean of x over the transitions (`valid`
+        bool [T, B]) of all learners, who may have more of them or fewer. The mean is the mean of the
+        parts; of one learner alone, it is the part."""
+        (count,) = self._learners.mean([tf.reduce_sum(tf.cast(valid, tf.float32))])
+        count = tf.maximum(count, 1.0 / self._learners.size)
+        return lambda x: masked_sum(x, valid) / count
+
+    def standardized(self, x: Tensor, valid: Tensor) -> Tensor:
+        """x [T, B] less its mean, divided by its standard deviation, both over the transitions of all
+        learners; 0 elsewhere."""
+        part = self.mean_over(valid)
+        return standardized(x, valid, mean=lambda x, _: self._learners.mean([part(x)])[0])
+
     def descend(self, losses: Callable[[], dict[str, Tensor]], progress: Tensor) -> dict[str, Tensor]:
-        """One optimizer step on "loss" of what `losses` gives; its scalars and the optimizer's."""
+        """One optimizer step on "loss" of what `losses` gives; its scalars and the optimizer's.
+
+        What `losses` gives are parts of means (`mean_over`), and the step is that of their means over
+        all learners: clipped, or skipped, by what all of them see.
+        """
         weights = self._policy.weights
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             scalars = losses()
         gradients = tape.gradient(scalars["loss"], weights)
+        means = self._learners.mean([*scalars.values(), *gradients])
+        scalars = dict(zip(scalars, means[: len(scalars)], strict=True))
+        gradients = means[len(scalars) :]
         return scalars | self._optimizer.apply(scalars["loss"], gradients, progress)
 
 

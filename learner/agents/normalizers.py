@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from learner.agent_options import AgentOptions
 from learner.experience.trajectory import Tensor
+from learner.group import ALONE, Learners
 from protos.errors import ConfigError
 from protos.specs import ArraySpec
 
@@ -46,15 +47,16 @@ class RunningMoments:
         """tf.Variable by stable name."""
         return {"count": self.count, "mean": self.mean, "variance": self.variance}
 
-    def update(self, samples: Tensor) -> None:
-        """Take in samples, float32 [..., *shape] with at least one leading dimension.
+    def update(self, samples: Tensor, learners: Learners = ALONE) -> None:
+        """Take in samples, float32 [..., *shape] with at least one leading dimension; and as many of
+        each other learner.
 
         A batch with a number that is not finite, or whose square is not, is left out whole: it would be
         remembered for ever.
         """
         samples = tf.reshape(samples, [-1, *self.mean.shape])
-        n = tf.cast(tf.shape(samples)[0], tf.float32)
-        mean, variance = tf.nn.moments(samples, 0)
+        n = tf.cast(tf.shape(samples)[0] * learners.size, tf.float32)
+        mean, variance = _moments(samples, learners)
         total = self.count + n
         delta = mean - self.mean
         # At count 0 the initial variance of 1 counts for nothing.
@@ -107,10 +109,10 @@ class ObservationNormalizer:
             leaves[i] = tf.clip_by_value(x, -LIMIT, LIMIT)
         return leaves
 
-    def update(self, observation: Sequence[Tensor]) -> None:
-        """Take in what has been seen: [..., *shape] for each leaf."""
+    def update(self, observation: Sequence[Tensor], learners: Learners = ALONE) -> None:
+        """Take in what has been seen, by this learner and the others: [..., *shape] for each leaf."""
         for i, moments in self._moments.items():
-            moments.update(tf.cast(observation[i], tf.float32))
+            moments.update(tf.cast(observation[i], tf.float32), learners)
 
 
 class RewardNormalizer:
@@ -134,9 +136,19 @@ class RewardNormalizer:
         scale = tf.math.rsqrt(self._moments.variance + EPSILON)
         return tf.clip_by_value(rewards * scale, -LIMIT, LIMIT)
 
-    def update(self, returns: Tensor) -> None:
-        """Take in discounted returns, float32 [...]."""
-        self._moments.update(returns)
+    def update(self, returns: Tensor, learners: Learners = ALONE) -> None:
+        """Take in discounted returns, float32 [...], and those of other learners."""
+        self._moments.update(returns, learners)
+
+
+def _moments(samples: Tensor, learners: Learners) -> tuple[Tensor, Tensor]:
+    """Mean and variance [*shape] of samples [n, *shape] of every learner."""
+    own_mean, own_variance = tf.nn.moments(samples, 0)
+    if learners.size == 1:
+        return own_mean, own_variance
+    (mean,) = learners.mean([own_mean])
+    (variance,) = learners.mean([own_variance + tf.square(own_mean - mean)])
+    return mean, variance
 
 
 def scaled_rewards(options: AgentOptions, rewards: Tensor) -> Tensor:

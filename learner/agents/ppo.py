@@ -9,8 +9,9 @@ import tensorflow as tf
 from learner.agent_options import AgentOptions
 from learner.agents.actor_critic import ActorCriticAgent, transitions
 from learner.experience.trajectory import Batch, State, Tensor
+from learner.group import ALONE, Learners
 from learner.maths.gae import gae
-from learner.maths.masks import masked, masked_mean, standardized
+from learner.maths.masks import masked
 from protos.specs import EnvironmentSpec
 
 
@@ -61,8 +62,15 @@ class PPOAgent(ActorCriticAgent):
     at its beginning (by mu); one without gets single transitions, shuffled.
     """
 
-    def __init__(self, options: AgentOptions, spec: EnvironmentSpec, *, seed: int) -> None:
-        super().__init__(options, spec, seed=seed)
+    def __init__(
+        self,
+        options: AgentOptions,
+        spec: EnvironmentSpec,
+        *,
+        seed: int,
+        learners: Learners = ALONE,
+    ) -> None:
+        super().__init__(options, spec, seed=seed, learners=learners)
         self._updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
 
     @property
@@ -107,7 +115,7 @@ class PPOAgent(ActorCriticAgent):
         )
         advantages = estimates.advantages
         if options.normalize_advantages:
-            advantages = standardized(advantages, valid)
+            advantages = self.standardized(advantages, valid)
         unrolls = Samples(
             observation=tuple(leaf[:-1] for leaf in batch.observation),
             first=batch.first[:-1],
@@ -131,15 +139,16 @@ class PPOAgent(ActorCriticAgent):
         rhos = tf.exp(log_rhos)
         clipped = tf.clip_by_value(rhos, 1.0 - options.clip_ratio, 1.0 + options.clip_ratio)
         objective = tf.minimum(rhos * samples.advantage, clipped * samples.advantage)
-        policy_loss = -masked_mean(objective, valid)
-        value_loss = 0.5 * masked_mean(self._value_errors(evaluation.values, samples), valid)
-        entropy = masked_mean(distribution.entropy(evaluation.parameters), valid)
+        mean = self.mean_over(valid)
+        policy_loss = -mean(objective)
+        value_loss = 0.5 * mean(self._value_errors(evaluation.values, samples))
+        entropy = mean(distribution.entropy(evaluation.parameters))
         outside = tf.cast(tf.abs(rhos - 1.0) > options.clip_ratio, tf.float32)
         return {
             **self.weighted(policy_loss, value_loss, entropy),
             # KL(mu || pi) by Schulman's low-variance estimator, which is never negative.
-            "behaviour_kl": masked_mean(rhos - 1.0 - log_rhos, valid),
-            "clipped_fraction": masked_mean(outside, valid),
+            "behaviour_kl": mean(rhos - 1.0 - log_rhos),
+            "clipped_fraction": mean(outside),
         }
 
     def _value_errors(self, values: Tensor, samples: Samples) -> Tensor:

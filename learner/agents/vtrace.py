@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from learner.agents.actor_critic import ActorCriticAgent, transitions
 from learner.experience.trajectory import Batch, Tensor
-from learner.maths.masks import masked, masked_mean
+from learner.maths.masks import masked
 from learner.maths.vtrace import vtrace
 
 
@@ -46,11 +46,12 @@ class VTraceAgent(ActorCriticAgent):
             c_clip=options.trace_clip,
             lambda_=options.trace_lambda,
         )
-        policy_loss = -masked_mean(returns.advantages * log_probs, valid)
-        value_loss = 0.5 * masked_mean(tf.square(returns.targets - values), valid)
-        entropy = masked_mean(distribution.entropy(parameters), valid)
+        mean = self.mean_over(valid)
+        policy_loss = -mean(returns.advantages * log_probs)
+        value_loss = 0.5 * mean(tf.square(returns.targets - values))
+        entropy = mean(distribution.entropy(parameters))
         return {
             **self.weighted(policy_loss, value_loss, entropy),
-            "importance_weight": masked_mean(tf.minimum(options.rho_clip, tf.exp(log_rhos)), valid),
-            "behaviour_kl": -masked_mean(log_rhos, valid),
+            "importance_weight": mean(tf.minimum(options.rho_clip, tf.exp(log_rhos))),
+            "behaviour_kl": -mean(log_rhos),
         }

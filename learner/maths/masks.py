@@ -1,5 +1,6 @@
 """Means and values over the transitions alone, of arrays in which some pairs of rows are none."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -16,13 +17,25 @@ def masked(x: Tensor, valid: Tensor) -> Tensor:
 def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
     """Mean of x [T, B] where `valid` bool [T, B]; 0 if that is nowhere."""
     count = tf.reduce_sum(tf.cast(valid, x.dtype))
-    return tf.reduce_sum(masked(x, valid)) / tf.maximum(count, 1.0)
+    return masked_sum(x, valid) / tf.maximum(count, 1.0)
 
 
-def standardized(x: Tensor, valid: Tensor, epsilon: float = 1e-8) -> Tensor:
+def masked_sum(x: Tensor, valid: Tensor) -> Tensor:
+    """Sum of x [T, B] where `valid` bool [T, B]."""
+    return tf.reduce_sum(masked(x, valid))
+
+
+def standardized(
+    x: Tensor,
+    valid: Tensor,
+    epsilon: float = 1e-8,
+    *,
+    mean: Callable[[Tensor, Tensor], Tensor] = masked_mean,
+) -> Tensor:
     """x [T, B] less its mean, divided by its standard deviation (+ epsilon), both where `valid`.
 
     0 elsewhere; all 0 where fewer than two are valid, since one value says nothing of a spread.
+    `mean` is of more than x where x is a part.
     """
-    centred = masked(x - masked_mean(x, valid), valid)
-    return centred / (tf.sqrt(masked_mean(tf.square(centred), valid)) + epsilon)
+    centred = masked(x - mean(x, valid), valid)
+    return centred / (tf.sqrt(mean(tf.square(centred), valid)) + epsilon)

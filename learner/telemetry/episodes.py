@@ -62,7 +62,8 @@ class EpisodeTracker:
         self._clock = clock
         self._started = clock()
         self._on_episode = on_episode
-        self._env_steps = 0
+        self._own_steps = 0
+        self._others_steps = 0
         self._episodes = 0
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._recent_lengths: deque[int] = deque(maxlen=WINDOW)
@@ -84,7 +85,7 @@ class EpisodeTracker:
         """
         ended: list[Episode] = []
         with self._lock:
-            self._env_steps += len(slots)
+            self._own_steps += len(slots)
             self._returns[slots] += reward
             self._lengths[slots] += 1
             if flags.any():
@@ -98,9 +99,20 @@ class EpisodeTracker:
 
     @property
     def env_steps(self) -> int:
-        """Executed environment steps, over all resumptions."""
+        """Executed environment steps of the run, over all resumptions."""
         with self._lock:
-            return self._env_steps
+            return self._env_steps()
+
+    @property
+    def own_env_steps(self) -> int:
+        """Those of them that were counted here, or restored."""
+        with self._lock:
+            return self._own_steps
+
+    def note_others(self, env_steps: int) -> None:
+        """Other learners of the run have counted so many steps."""
+        with self._lock:
+            self._others_steps = env_steps
 
     @property
     def episodes(self) -> int:
@@ -137,9 +149,9 @@ class EpisodeTracker:
     def statistics(self) -> Mapping[str, float]:
         with self._lock:
             numbers: dict[str, float] = {
-                "steps": self._env_steps,
+                "steps": self._env_steps(),
                 "finished": self._episodes,
-                "steps_since_start": self._env_steps - self._restored[0],
+                "steps_since_start": self._own_steps - self._restored[0],
                 "finished_since_start": self._episodes - self._restored[1],
             }
             if self._recent:
@@ -157,7 +169,7 @@ class EpisodeTracker:
         """What `restore` needs, as plain JSON values. Unfinished episodes are not in it."""
         with self._lock:
             return {
-                "env_steps": self._env_steps,
+                "env_steps": self._env_steps(),
                 "episodes": self._episodes,
                 "seconds": self._clock() - self._started,
                 "recent_returns": list(self._recent),
@@ -182,9 +194,9 @@ class EpisodeTracker:
                 ) from error
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        self._env_steps = int(state["env_steps"])
+        self._own_steps = int(state["env_steps"])
         self._episodes = int(state["episodes"])
-        self._restored = (self._env_steps, self._episodes)
+        self._restored = (self._own_steps, self._episodes)
         self._started = self._clock() - float(state["seconds"])
         self._recent = deque((float(value) for value in state["recent_returns"]), WINDOW)
         self._recent_lengths = deque((int(value) for value in state["recent_lengths"]), WINDOW)
@@ -193,7 +205,7 @@ class EpisodeTracker:
         self._solved = None if solved is None else (int(solved[0]), float(solved[1]))
 
     def _begin(self, slots: np.ndarray, tracked: np.ndarray) -> None:
-        self._env_steps -= len(slots)  # no step led to these rows
+        self._own_steps -= len(slots)  # no step led to these rows
         self._returns[slots] = 0
         self._lengths[slots] = 0
         self._tracked[slots] = tracked
@@ -208,7 +220,7 @@ class EpisodeTracker:
                 slot,
                 float(self._returns[slot]),
                 int(self._lengths[slot]),
-                self._env_steps,
+                self._env_steps(),
                 seconds,
             )
             self._episodes += 1
@@ -216,7 +228,7 @@ class EpisodeTracker:
             self._recent_lengths.append(episode.length)
             self._all_returns.add(episode.episode_return)
             self._all_lengths.add(episode.length)
-            self._curve.add(self._env_steps, seconds, episode.episode_return)
+            self._curve.add(self._env_steps(), seconds, episode.episode_return)
             self._check_solved(seconds)
             finished.append(episode)
         return finished
@@ -225,7 +237,10 @@ class EpisodeTracker:
         if self._stop_return is None or self._solved is not None or len(self._recent) < WINDOW:
             return
         if sum(self._recent) / WINDOW >= self._stop_return:
-            self._solved = (self._env_steps, seconds)
+            self._solved = (self._env_steps(), seconds)
+
+    def _env_steps(self) -> int:
+        return self._own_steps + self._others_steps
 
 
 def _mean(values: deque[float] | deque[int]) -> float | None:

@@ -57,8 +57,8 @@ def configure_logging(console: Console, level: int = logging.INFO) -> None:
     # TensorFlow's Python side has a handler of its own, which would print every line twice and
     # through a live display.
     logging.getLogger("tensorflow").handlers.clear()
-    # Both say at INFO what concerns only themselves.
-    for name in ("absl", "matplotlib"):
+    # All say at INFO what concerns only themselves.
+    for name in ("absl", "matplotlib", "tensorflow"):
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
 
 
