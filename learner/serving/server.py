@@ -285,7 +285,9 @@ def _check_address(option: str, address: str) -> None:
             try:
                 taken = probe.connect_ex(address.removeprefix("unix:")) == 0
             except OSError as error:  # Such as a path of more bytes than the system allows.
-                raise ConfigError(f"{option} {address}: {error}") from error
+                raise ConfigError(
+                    f"{option} {address}: expected a path for a unix socket; {error}"
+                ) from error
         if taken:
             raise ConfigError(f"{option} {address}: expected a free address, found another server on it")
         return

@@ -166,6 +166,10 @@ INFERENCE = (
         "Seconds that the inference threads worked, all together.",
     ),
     Exported(
+        "seedbed_inference_load_seconds_total", _COUNTER, "acting/load_seconds",
+        "Seconds that a thread's rows so far would have taken in calls of the best size.",
+    ),
+    Exported(
         "seedbed_inference_busy_ratio", _GAUGE, "inference_busy",
         "Part of the last interval that the busiest inference thread worked, 0 to 1.",
     ),

@@ -175,7 +175,9 @@ def test_an_address_that_cannot_be_bound_is_refused(listen: str) -> None:
 
 def test_a_path_that_is_too_long_for_a_socket_is_refused() -> None:
     listen = f"unix:/{'long' * 50}"
-    assert refused(listen) == f"--listen {listen}: AF_UNIX path too long"
+    assert (
+        refused(listen) == f"--listen {listen}: expected a path for a unix socket; AF_UNIX path too long"
+    )
 
 
 class Dying(InferenceServer):
