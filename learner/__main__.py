@@ -4,7 +4,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -22,6 +21,7 @@ from learner.telemetry.logs import configure_logging
 from protos.errors import ConfigError, SeedbedError
 from protos.options import flag, parse, peek, refuse
 from protos.secrets import TOKEN_VARIABLE
+from protos.version import version
 
 
 class Command(NamedTuple):
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{USAGE}\n{commands}")
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        sys.stdout.write(f"seedbed {metadata.version('seedbed')}\n")
+        sys.stdout.write(f"seedbed {version()}\n")
         return 0
     name, *rest = arguments
     if name not in COMMANDS:

@@ -179,7 +179,7 @@ class _Run:
             sessions=server.sessions,
             problems=self._problems,
         )
-        self._prometheus = PrometheusMetrics(self._registry)
+        self._prometheus = PrometheusMetrics(self._registry, env=options.env)
         if options.metrics_listen is None:
             return
         self._closing.enter_context(self._problems.attached(logging.getLogger()))

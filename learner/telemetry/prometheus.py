@@ -18,10 +18,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from learner.presets import known_frame_skip
 from learner.telemetry.exported import METRICS, Exported, Kind
 from learner.telemetry.report import Report
 from learner.telemetry.statistics import Registry, Spread
 from protos import PROTOCOL_VERSION
+from protos.version import version
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 """Of what `exposition` gives."""
@@ -39,11 +41,11 @@ class PrometheusMetrics:
 
     Args:
         registry: of the parts.
-        frames_per_step: frames of an environment step; None if it is not known.
+        env: the environment, which says how many frames a step has; None if it has no name.
     """
 
-    def __init__(self, registry: Registry, *, frames_per_step: int | None = None) -> None:
-        self._collector = _LearnerCollector(registry, frames_per_step)
+    def __init__(self, registry: Registry, *, env: str | None) -> None:
+        self._collector = _LearnerCollector(registry, known_frame_skip(env))
         self._registry = CollectorRegistry()
         self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)
@@ -118,7 +120,7 @@ def _histogram(metric: Exported, spread: Spread) -> Metric:
 
 def _versions() -> dict[str, str]:
     return {
-        "version": _version_of("seedbed"),
+        "version": version(),
         "protocol": str(PROTOCOL_VERSION),
         "python": platform.python_version(),
         # Of the package, which a process may have before, or without, importing it.

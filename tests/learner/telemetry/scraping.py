@@ -43,7 +43,7 @@ def everything() -> PrometheusMetrics:
     for name, histograms in spreads.items():
         read = {key: histogram.spread() for key, histogram in histograms.items()}
         registry.register_spreads(name, read.copy)
-    prometheus = PrometheusMetrics(registry, frames_per_step=4)
+    prometheus = PrometheusMetrics(registry, env="ALE/Pong-v5")
     interval = report(mean_return_100=1.0, actors_idle=0.5)
     prometheus.note(interval, metrics(interval, {}))
     return prometheus

@@ -51,13 +51,13 @@ def test_each_metric_has_its_type_and_meaning() -> None:
 
 
 def test_process_memory_and_cpu_are_told() -> None:
-    families = exposed(PrometheusMetrics(Registry()))
-    assert value(PrometheusMetrics(Registry()), "process_resident_memory_bytes") > 1e6
+    families = exposed(PrometheusMetrics(Registry(), env=None))
+    assert value(PrometheusMetrics(Registry(), env=None), "process_resident_memory_bytes") > 1e6
     assert {"process_cpu_seconds_total", "process_start_time_seconds"} <= set(families)
 
 
 def test_versions_are_told() -> None:
-    (sample,) = exposed(PrometheusMetrics(Registry()))[BUILD_INFO].samples
+    (sample,) = exposed(PrometheusMetrics(Registry(), env=None))[BUILD_INFO].samples
     assert sample.value == 1
     assert set(sample.labels) == {"version", "protocol", "python", "tensorflow"}
     assert all(re.fullmatch(r"\d[\w.]*", version) for version in sample.labels.values())
@@ -74,7 +74,7 @@ def test_a_package_that_is_not_installed_has_an_unknown_version() -> None:
 def test_counters_and_gauges_are_those_of_now() -> None:
     registry, depth = Registry(), {"depth": 1.0, "full_seconds": 2.5}
     registry.register("queue", lambda: depth)
-    prometheus = PrometheusMetrics(registry)
+    prometheus = PrometheusMetrics(registry, env=None)
     assert value(prometheus, "seedbed_unroll_queue_depth") == 1
     depth["depth"] = 3
     assert value(prometheus, "seedbed_unroll_queue_depth") == 3
@@ -84,7 +84,7 @@ def test_counters_and_gauges_are_those_of_now() -> None:
 def test_what_never_happened_is_0_and_what_is_not_there_is_left_out() -> None:
     registry = Registry()
     registry.register("serving", lambda: {"count_errors_internal": 2})
-    families = exposed(PrometheusMetrics(registry))
+    families = exposed(PrometheusMetrics(registry, env=None))
     errors = samples(families["seedbed_stream_errors_total"])
     assert errors[("internal",)] == 2
     assert errors[("invalid_argument",)] == errors[("unauthenticated",)] == 0
@@ -99,7 +99,7 @@ def test_histogram_is_cumulative_and_has_its_sum_and_count() -> None:
     registry.register_spreads("acting", lambda: {"batch_rows": rows.spread()})
     for size in (1, 2, 2, 4, 7):
         rows.add(size)
-    family = exposed(PrometheusMetrics(registry))["seedbed_inference_batch_rows"]
+    family = exposed(PrometheusMetrics(registry, env=None))["seedbed_inference_batch_rows"]
     found = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
     assert found == {
         ("seedbed_inference_batch_rows_bucket", "1.0"): 1,
@@ -116,13 +116,13 @@ def test_histogram_of_values_below_zero_has_no_sum() -> None:
     registry, returns = Registry(), Histogram([-1, 0, 1])
     registry.register_spreads("episodes", lambda: {"returns": returns.spread()})
     returns.add(-7)
-    family = exposed(PrometheusMetrics(registry))["seedbed_episode_return"]
+    family = exposed(PrometheusMetrics(registry, env=None))["seedbed_episode_return"]
     assert {sample.name for sample in family.samples} == {"seedbed_episode_return_bucket"}
     assert samples(family) == {("-1.0",): 1, ("0.0",): 1, ("1.0",): 1, ("+Inf",): 1}
 
 
 def test_ratios_are_those_of_the_last_interval() -> None:
-    prometheus = PrometheusMetrics(Registry())
+    prometheus = PrometheusMetrics(Registry(), env=None)
     assert "seedbed_inference_busy_ratio" not in exposed(prometheus)
 
     def note(**changes: float | None) -> None:
@@ -143,8 +143,9 @@ def test_ratios_are_those_of_the_last_interval() -> None:
 def test_frames_are_counted_where_a_step_has_a_known_number() -> None:
     registry = Registry()
     registry.register("episodes", lambda: {"steps_since_start": 25})
-    assert "seedbed_environment_frames_total" not in exposed(PrometheusMetrics(registry))
-    prometheus = PrometheusMetrics(registry, frames_per_step=4)
+    for env in (None, "CartPole-v1"):
+        assert "seedbed_environment_frames_total" not in exposed(PrometheusMetrics(registry, env=env))
+    prometheus = PrometheusMetrics(registry, env="ALE/Pong-v5")
     assert value(prometheus, "seedbed_environment_frames_total") == 100
 
 
@@ -153,7 +154,7 @@ def test_frames_are_counted_where_a_step_has_a_known_number() -> None:
 
 def test_streams_and_leases_are_told_as_they_come_and_go(tmp_path: Path) -> None:
     registry = Registry()
-    prometheus = PrometheusMetrics(registry)
+    prometheus = PrometheusMetrics(registry, env=None)
     with (
         LogLines("learner.serving") as log,
         FakeLearner(f"unix:{tmp_path}/s", lease_seconds=0.2) as learner,
