@@ -32,7 +32,7 @@ class Report:
     actors: int = 0
     """connected training sessions"""
     environments: int = 0
-    """environments of these sessions"""
+    """environments of training sessions, those that wait to be resumed among them"""
     training_busy: float = 0.0
     """part of its time that the training thread works, 0 to 1"""
     training_data_wait: float = 0.0
