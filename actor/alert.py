@@ -4,6 +4,7 @@ import logging
 import socket
 import ssl
 
+from protos.addresses import host_and_port
 from protos.credentials import SYSTEM
 
 logger = logging.getLogger(__name__)
@@ -24,13 +25,15 @@ def send_alert(server: str, tls_ca: str) -> None:
         server: HOST:PORT.
         tls_ca: PEM file, or "system".
     """
-    host, _, port = server.rpartition(":")
-    host = host.strip("[]")
+    parts = host_and_port(server)
+    if parts is None:
+        return
+    host, port = parts
     try:
         context = ssl.create_default_context(cafile=None if tls_ca == SYSTEM else tls_ca)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         with (
-            socket.create_connection((host, int(port)), TIMEOUT_SECONDS) as connection,
+            socket.create_connection((host, port), TIMEOUT_SECONDS) as connection,
             context.wrap_socket(connection, server_hostname=host),
         ):
             logger.debug("the learner's certificate is trusted here, but not by gRPC")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from protos.addresses import host_and_port
 from protos.errors import ConfigError
 
 PROBE_SECONDS = 0.2
@@ -64,7 +65,7 @@ def wait_for_others(cluster: Cluster, stopped: Callable[[], bool]) -> bool:
     own = cluster.addresses[cluster.index]
     missing = set(cluster.addresses) - {own}
     try:
-        listener = socket.create_server(("", int(own.rpartition(":")[2])))
+        listener = socket.create_server(("", _parts(own)[1]))
     except OSError as error:
         raise ConfigError(
             f"TF_CONFIG: {own} cannot be listened on: {error.strerror or error}"
@@ -79,9 +80,8 @@ def wait_for_others(cluster: Cluster, stopped: Callable[[], bool]) -> bool:
 
 
 def _is_there(address: str) -> bool:
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=1.0).close()
+        socket.create_connection(_parts(address), timeout=1.0).close()
     except OSError:
         return False
     return True
@@ -91,6 +91,12 @@ def _check(addresses: tuple[Any, ...], index: int) -> None:
     if not 0 <= index < len(addresses):
         raise ValueError(index)
     for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not 0 < int(port) < 65_536:
+        if _parts(address)[1] == 0:
             raise ValueError(address)
+
+
+def _parts(address: str) -> tuple[str, int]:
+    parts = host_and_port(address)
+    if parts is None:
+        raise ValueError(address)
+    return parts

@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TypeVar
 
 from jsonargparse import ActionYesNo, ArgumentError, ArgumentParser
 
+from protos.addresses import host_and_port
 from protos.errors import ConfigError
 from protos.version import version
 
@@ -166,8 +167,8 @@ def check_server(server: str) -> None:
     Raises:
         ConfigError: it is neither HOST:PORT nor unix:PATH.
     """
-    host, _, port = server.rpartition(":")
-    is_network = host != "" and port.isdecimal() and 0 < int(port) < 65_536
+    parts = host_and_port(server)
+    is_network = parts is not None and parts[1] > 0
     if not (is_network or (server.startswith("unix:") and server != "unix:")):
         raise ConfigError(f"--server {server}: expected HOST:PORT or unix:PATH")
 

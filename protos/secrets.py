@@ -5,6 +5,7 @@ import os
 import stat
 from pathlib import Path
 
+from protos.addresses import host_and_port
 from protos.errors import ConfigError
 
 TOKEN_VARIABLE = "SEEDBED_TOKEN"
@@ -87,7 +88,10 @@ def is_private(address: str) -> bool:
     """Whether an address, HOST:PORT or unix:PATH, is reached from this machine alone."""
     if address.startswith("unix:"):
         return True
-    host = address.rpartition(":")[0].strip("[]")
+    parts = host_and_port(address)
+    if parts is None:
+        return False
+    host = parts[0]
     if host == "localhost":
         return True
     try:

@@ -20,6 +20,7 @@ from learner.serving.service import MAX_MESSAGE_BYTES, InferenceService
 from learner.telemetry.report import SessionReport
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
+from protos.addresses import chosen_port, host_and_port
 from protos.errors import ConfigError, RequestError
 from protos.specs import EnvironmentSpec
 
@@ -211,7 +212,7 @@ class InferenceServer:
             port = self._bind(server, address)
             if address == self._listen:
                 self.port = port
-        logger.info("listening on %s%s", self._listen, _chosen(self._listen, self.port))
+        logger.info("listening on %s%s", self._listen, chosen_port(self._listen, self.port))
         if self._health_listen is None:
             return [server]
         return [server, self._build_health(self._health_listen)]
@@ -227,7 +228,7 @@ class InferenceServer:
             raise ConfigError(
                 f"--health-listen {address}: expected a free address, HOST:PORT or unix:PATH; {error}"
             ) from error
-        logger.info("health checks on %s%s", address, _chosen(address, self.health_port))
+        logger.info("health checks on %s%s", address, chosen_port(address, self.health_port))
         return server
 
     def _addresses(self) -> list[str]:
@@ -273,10 +274,6 @@ def _owners_alone(address: str) -> Iterator[None]:
         os.umask(before)
 
 
-def _chosen(address: str, port: int) -> str:
-    return f" (port {port})" if address.endswith(":0") else ""
-
-
 def _check_address(option: str, address: str) -> None:
     """Refuse what gRPC would take without a word: HOST without a port, a port beyond the last one,
     and a unix socket that another server listens on, which would lose it."""
@@ -291,6 +288,5 @@ def _check_address(option: str, address: str) -> None:
         if taken:
             raise ConfigError(f"{option} {address}: expected a free address, found another server on it")
         return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if host_and_port(address) is None:
         raise ConfigError(f"{option} {address}: expected HOST:PORT or unix:PATH")

@@ -15,6 +15,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
 
+from protos.addresses import chosen_port, host_and_port
 from protos.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class HttpServer:
             )
             return
         self.port = server.sockets[0].getsockname()[1]
-        chosen = f" (port {self.port})" if self._address.endswith(":0") else ""
+        chosen = chosen_port(self._address, self.port)
         logger.info("status page on http://%s/%s", self._address, chosen)
         self._started.set_result(None)
         await self._ending.wait()
@@ -224,7 +225,7 @@ class _Exchange(BaseHTTPRequestHandler):
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    parts = host_and_port(address)
+    if parts is None:
         raise ConfigError(f"--metrics-listen {address}: expected HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return parts
