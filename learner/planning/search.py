@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from learner.planning.trials import Setting, Trial
+from learner.telemetry.statistics import Clock
 
 FIRST_SECONDS = 2.0
 """Measured seconds of a trial in the first round; they double with each."""
@@ -37,7 +38,7 @@ class Search:
         measure: Callable[[Setting, float], Trial],
         *,
         seconds: float,
-        clock: Callable[[], float],
+        clock: Clock,
         overhead_seconds: float = 4.0,
         report: Callable[[Trial], None] = lambda trial: None,
     ) -> None:

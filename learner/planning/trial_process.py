@@ -22,6 +22,7 @@ from rich.console import Console
 from learner.planning.trials import from_json
 from learner.run import run
 from learner.telemetry.logs import configure_logging
+from learner.telemetry.statistics import Clock
 from protos.errors import SeedbedError
 
 POLL_SECONDS = 0.05
@@ -164,7 +165,7 @@ class Watcher:
         parent: int,
         *,
         end_run: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
         get_parent: Callable[[], int] = os.getppid,
     ) -> None:
         self._path = path

@@ -1,7 +1,8 @@
 """How fast one stream may send."""
 
 import time
-from collections.abc import Callable
+
+from learner.telemetry.statistics import Clock
 
 
 class Pace:
@@ -14,7 +15,7 @@ class Pace:
         clock: seconds that never run backwards.
     """
 
-    def __init__(self, rate: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rate: int, clock: Clock = time.monotonic) -> None:
         self._rate = rate
         self._clock = clock
         self._since = clock()

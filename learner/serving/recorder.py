@@ -26,6 +26,7 @@ from learner.serving.recording import (
     is_recording,
     older,
 )
+from learner.telemetry.statistics import Clock
 from protos import inference_pb2 as pb
 from protos.errors import ConfigError
 
@@ -99,7 +100,7 @@ class FileRecorder:
         max_bytes: int,
         *,
         on_failure: Callable[[BaseException], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._path = path
         self._segment_bytes = max_bytes // SEGMENTS
@@ -252,7 +253,7 @@ class FileRecorder:
 class _FileRecord:
     """One stream's part."""
 
-    def __init__(self, stream: int, clock: Callable[[], float], add: Callable[[Entry], None]) -> None:
+    def __init__(self, stream: int, clock: Clock, add: Callable[[Entry], None]) -> None:
         self._stream = stream
         self._clock = clock
         self._add = add
@@ -276,7 +277,7 @@ class _FileRecord:
 class _SegmentWriter:
     """Writes entries into the newest segment, and begins another one when it is full."""
 
-    def __init__(self, path: Path, segment_bytes: int, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path, segment_bytes: int, clock: Clock) -> None:
         self._path = path
         self._segment_bytes = segment_bytes
         self._clock = clock

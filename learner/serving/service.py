@@ -13,6 +13,7 @@ from learner.serving.leases import Lane, Lease, Leases, Outbox
 from learner.serving.pace import Pace
 from learner.serving.recorder import NoRecorder, Recorder, StreamRecord
 from learner.serving.sparing import SparingLog
+from learner.telemetry.logs import printable
 from learner.telemetry.report import SessionReport
 from protos import PROTOCOL_MINOR, PROTOCOL_VERSION, inference_pb2_grpc, specs
 from protos import inference_pb2 as pb
@@ -96,7 +97,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         record = self._recorder.begin()
         try:
             opening = await self._read_open_of_few(context, record)
-            client = _printable(opening.client) or context.peer()
+            client = printable(opening.client) or context.peer()
             try:
                 lease, opened = await self._open(opening, client)
             except Exception as error:  # noqa: BLE001 - whatever it is, only this stream ends
@@ -108,7 +109,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             if error is self._ending:
                 logger.info("%s: told that %s", client, error)
             else:
-                said = client, status, _printable(str(error))
+                said = client, status, printable(str(error))
                 self._log.log(logging.WARNING, status, "%s: %s: %s", *said)
             # Before the client hears of it: what it does then comes later.
             record.ended(to_status(error), _details(error))
@@ -172,7 +173,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         resumed = lease is not None
         if lease is None:
             _check_size(opening, lane)
-            lease = self._leases.begin(lane, count, client, _printable(opening.client_version))
+            lease = self._leases.begin(lane, count, client, printable(opening.client_version))
         logger.info("%s: %s %d environments", client, "resumes" if resumed else "brings", count)
         return lease, pb.Opened(
             session_token=lease.session.token,
@@ -246,7 +247,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             return True
         if kind == "close":
             if message.close.error:
-                error = _printable(message.close.error[:MAX_CLOSE_ERROR])
+                error = printable(message.close.error[:MAX_CLOSE_ERROR])
                 logger.warning("%s: its environment failed: %s", lease.session.client, error)
             self._leases.end(lease, LeaseEnd.CLOSED)
             return False
@@ -298,11 +299,6 @@ async def _read(context: Context, record: StreamRecord) -> pb.ClientMessage | No
 async def _write(message: pb.ServerMessage, context: Context, record: StreamRecord) -> None:
     record.sent(message)
     await context.write(message)
-
-
-def _printable(text: str) -> str:
-    """A client's words for the log, in one line whatever is in them."""
-    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _request_error(error: Exception, client: str) -> RequestError:

@@ -2,8 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
+
+from learner.telemetry.statistics import Clock
 
 LIMIT = 20
 """Lines of a kind in an interval; the others are counted."""
@@ -27,7 +29,7 @@ class SparingLog:
     kinds: nothing that a client chooses.
     """
 
-    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, logger: logging.Logger, clock: Clock = time.monotonic) -> None:
         self._logger = logger
         self._clock = clock
         self._kinds: dict[Hashable, _Kind] = {}

@@ -62,6 +62,11 @@ def configure_logging(console: Console, level: int = logging.INFO) -> None:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
 
 
+def printable(text: str) -> str:
+    """Others' words, in one line whatever is in them."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
 def _import() -> None:
     for name in ("tensorflow", "keras"):
         importlib.import_module(name)

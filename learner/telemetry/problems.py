@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from learner.telemetry.logs import printable
+
 MAX_TEXT = 500
 """Most characters of a message that are kept: clients' words are in some."""
 
@@ -80,5 +82,5 @@ def _text(record: logging.LogRecord) -> str:
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
         text = f"{text}: {type(error).__name__}: {error}"
-    line = "".join(c if c.isprintable() else " " for c in text[: 2 * MAX_TEXT])
+    line = printable(text[: 2 * MAX_TEXT])
     return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]}..."

@@ -11,7 +11,9 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
+
+Read = TypeVar("Read")
 
 Clock = Callable[[], float]
 """Seconds that never run backwards, from an arbitrary start."""
@@ -48,10 +50,7 @@ class Registry:
         Raises:
             ValueError: another part has the name.
         """
-        with self._lock:
-            if name in self._parts:
-                raise ValueError(f"two parts report as {name!r}: their numbers would mix")
-            self._parts[name] = statistics
+        self._add(self._parts, name, statistics)
 
     def snapshot(self) -> dict[str, float]:
         """All numbers of now, as "name/key". Any thread may ask."""
@@ -69,16 +68,19 @@ class Registry:
         Raises:
             ValueError: another part has the name.
         """
-        with self._lock:
-            if name in self._spreads:
-                raise ValueError(f"two parts report as {name!r}: their numbers would mix")
-            self._spreads[name] = spreads
+        self._add(self._spreads, name, spreads)
 
     def spreads(self) -> dict[str, Spread]:
         """All histograms of now, as "name/key". Any thread may ask."""
         with self._lock:
             parts = list(self._spreads.items())
         return {f"{name}/{key}": spread for name, spreads in parts for key, spread in spreads().items()}
+
+    def _add(self, parts: dict[str, Read], name: str, read: Read) -> None:
+        with self._lock:
+            if name in parts:
+                raise ValueError(f"two parts report as {name!r}: their numbers would mix")
+            parts[name] = read
 
 
 class BusyClock:
