@@ -4,7 +4,6 @@ Evaluation is a learner that only serves, plus an actor process: the same path a
 """
 
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from learner.config import EvaluateOptions
-from learner.local_actors import LocalActors, actor_command
+from learner.local_actors import LocalActors, child_actor
 from learner.serving.server import InferenceServer
 from learner.signals import ending_signals
 from learner.stored_run import StoredRun, load_policy, read_run
@@ -53,17 +52,19 @@ def evaluate(options: EvaluateOptions) -> int:
         threads = Threads(on_failure=evaluations.close)
         closing.callback(threads.join, 10.0)
         folder = closing.enter_context(tempfile.TemporaryDirectory(prefix="seedbed-"))
+        address = f"unix:{folder}/learner.sock"
         server = InferenceServer(
-            f"unix:{folder}/learner.sock",
+            address,
             lease_seconds=0.0,
             on_failure=lambda error: threads.fail("event loop", error),
         )
         server.start()
         closing.callback(server.close)
-        actors = LocalActors(
-            [_actor_command(options, env, environments, f"unix:{folder}/learner.sock")],
-            start_thread=threads.start,
-        )
+        words = ["--mode=evaluate", "--name=evaluation"]
+        if options.video:
+            words.append(f"--video={options.video}")
+        command = child_actor(address, env, environments, options.seed, *words)
+        actors = LocalActors([command], start_thread=threads.start)
         closing.callback(actors.close)
         actors.start()
         acting = _start_acting(load_policy(run), run, environments, evaluations, threads)
@@ -92,20 +93,6 @@ def _summary(episodes: Sequence[Episode]) -> dict[str, Any]:
         "mean_length": statistics.fmean(episode.length for episode in episodes),
         "returns": returns,
     }
-
-
-def _actor_command(options: EvaluateOptions, env: str, environments: int, address: str) -> list[str]:
-    video = [f"--video={options.video}"] if options.video else []
-    return actor_command(
-        f"--server={address}",
-        f"--env={env}",
-        f"--num-envs={environments}",
-        f"--seed={options.seed}",
-        "--mode=evaluate",
-        "--name=evaluation",
-        f"--parent={os.getpid()}",
-        *video,
-    )
 
 
 def _start_acting(

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from learner.telemetry.statistics import Clock
 from protos.errors import EnvironmentFailure, WorkerFailure
 from protos.secrets import TOKEN_VARIABLE
 
@@ -27,6 +28,18 @@ READER_GRACE_SECONDS = 1.0
 def actor_command(*arguments: str) -> list[str]:
     """The command line of an actor process, in this interpreter."""
     return [sys.executable, "-m", "actor", *arguments]
+
+
+def child_actor(server: str, env: str, environments: int, seed: int, *more: str) -> list[str]:
+    """The command line of an actor that lives no longer than this process, whose learner is `server`."""
+    return actor_command(
+        f"--server={server}",
+        f"--env={env}",
+        f"--num-envs={environments}",
+        f"--seed={seed}",
+        f"--parent={os.getpid()}",
+        *more,
+    )
 
 
 def child_environment(environ: Mapping[str, str], token: str | None = None) -> dict[str, str]:
@@ -104,7 +117,7 @@ class LocalActors:
         *,
         start_thread: Callable[[str, Callable[[], None]], None],
         environ: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._commands = commands
         self._start_thread = start_thread

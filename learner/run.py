@@ -3,26 +3,23 @@
 TensorFlow is imported late, while the actors are already starting.
 """
 
-import dataclasses
-import json
 import logging
 import os
-import re
 import secrets
 import tempfile
-import time
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from google.protobuf import json_format
 from rich.console import Console
 
 from learner.cluster import Cluster, read_cluster, wait_for_others
-from learner.config import LearnerOptions, TrainOptions, resume_differences
-from learner.local_actors import Description, LocalActors, actor_command, child_environment
+from learner.config import LearnerOptions, TrainOptions
+from learner.local_actors import Description, LocalActors, child_actor, child_environment
+from learner.run_options import check_alike, derived_seed, located, of_group
 from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
@@ -46,7 +43,7 @@ from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
 from protos import inference_pb2 as pb
 from protos import specs
-from protos.errors import CheckpointError, ConfigError, NotServing, RunEnded, WorkerFailure
+from protos.errors import CheckpointError, NotServing, RunEnded, WorkerFailure
 from protos.specs import EnvironmentSpec
 
 if TYPE_CHECKING:
@@ -56,9 +53,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_LISTEN = "127.0.0.1:7777"
-
-_FILES = ("tls_cert", "tls_key", "tls_client_ca", "token_file", "record")
-"""Options that name a file of the user's."""
 
 
 def run(options: LearnerOptions, console: Console) -> int:
@@ -74,9 +68,9 @@ def run(options: LearnerOptions, console: Console) -> int:
             saved as it was.
         CheckpointError: the run cannot be resumed.
     """
-    options, cluster = _located(options), read_cluster(os.environ)
+    options, cluster = located(options), read_cluster(os.environ)
     if cluster is not None:
-        options = _of_group(options, cluster)
+        options = of_group(options, cluster)
     assert options.logdir is not None
     with ExitStack() as closing:
         directory = RunDirectory(Path(options.logdir), options)
@@ -231,21 +225,14 @@ class _Run:
         return actors
 
     def _actor_command(self, index: int, environments: int, *more: str) -> list[str]:
-        return actor_command(
-            f"--server={self._actors_address}",
-            f"--env={self._options.env}",
-            f"--num-envs={environments}",
-            f"--seed={self._environment_seed(index)}",
-            f"--parent={os.getpid()}",
-            *more,
-        )
+        seed = self._environment_seed(index)
+        return child_actor(self._actors_address, str(self._options.env), environments, seed, *more)
 
     def _environment_seed(self, index: int) -> int:
         """Of one actor's environments; another one after a resumption, which would see the same
         episodes again."""
         version = self._restored.version if self._restored else 0
-        entropy = np.random.SeedSequence([self._options.seed, index, version])
-        return int(entropy.generate_state(1)[0] >> 1)
+        return derived_seed(self._options.seed, index, version)
 
     def _describe(self) -> None:
         text = self._description.text()
@@ -290,13 +277,7 @@ class _Run:
         if not wait_for_others(self._cluster, stopped=lambda: self._woken):
             return False
         group = self._group = join(self._cluster)
-        settings = json.loads(group.text_from_first(json.dumps(dataclasses.asdict(self._options))))
-        settings["seed"] = self._options.seed
-        if differences := resume_differences(settings, self._options):
-            raise ConfigError(
-                f"learner {index} has other settings than the first of its group: "
-                f"{'; '.join(differences)}. Give all of them the same"
-            )
+        check_alike(self._options, group)
         finished = self._restored is not None and _was_finished(self._restored, self._options)
         if group.sum(np.array([finished], np.int64))[0]:
             logger.info("%s: this run has reached its end already", self._directory.path)
@@ -323,6 +304,33 @@ class _Run:
     # Training -----------------------------------------------------------------------------------
 
     def _train(self, spec: EnvironmentSpec, server: InferenceServer, actors: LocalActors | None) -> None:
+        learner = self._learner = self._make_learner(spec)
+        if self._woken:
+            learner.stop_training()
+        reporter = self._make_reporter(learner, server)
+        watchdog = Watchdog(
+            self._options.watchdog_seconds,
+            learner.clocks(),
+            server.set_healthy,
+            on_failure=lambda error: self._threads.fail("watchdog", error),
+        )
+        self._say_where(learner)
+        learner.start(self._threads)
+        server.open_lanes(learner.lanes())
+        reporter.start()
+        watchdog.start()
+        trained = self._learn(learner)
+        self._status.enter("ending")
+        watchdog.close()
+        reporter.close()
+        self._display.close()
+        self._end_acting(learner, server, actors)
+        # After a failure in the middle of an update the weights may be half of two versions.
+        saved = trained and learner.save()
+        self._leave_results(learner)
+        self._check_end(learner, saved)
+
+    def _make_learner(self, spec: EnvironmentSpec) -> "Learner":
         # Imported here: everything below needs TensorFlow.
         from learner.app import Learner
 
@@ -330,7 +338,7 @@ class _Run:
         local = options.num_actors * options.envs_per_actor if isinstance(options, TrainOptions) else 0
         logger.info("building the agent for %s", spec)
         self._status.enter("building the agent")
-        learner = self._learner = Learner(
+        return Learner(
             options,
             spec,
             checkpoints=self._checkpoints,
@@ -341,58 +349,32 @@ class _Run:
             local_environments=local,
             group=self._group,
         )
-        if self._woken:
-            learner.stop_training()
+
+    def _make_reporter(self, learner: "Learner", server: InferenceServer) -> Reporter:
         sinks: list[Sink] = [self._directory.write_metrics, self._display.show]
-        if options.metrics_listen is not None:
+        if self._options.metrics_listen is not None:
             self._status.follow(learner.episodes.curve, learner.evaluations)
             sinks += [self._status.show, self._prometheus.note]
-        reporter = Reporter(
-            options.log_interval_seconds,
+        return Reporter(
+            self._options.log_interval_seconds,
             lambda: learner.report(server.statistics()),
             self._registry,
             sinks,
             on_failure=lambda error: self._threads.fail("reporter", error),
         )
-        self._say_where(learner)
-        learner.start(self._threads)
-        server.open_lanes(learner.lanes())
-        reporter.start()
+
+    def _learn(self, learner: "Learner") -> bool:
+        """Train to the run's end, and evaluate what came of it. False after a failure."""
         self._status.enter("training")
-        watchdog = Watchdog(
-            options.watchdog_seconds,
-            learner.clocks(),
-            server.set_healthy,
-            on_failure=lambda error: self._threads.fail("watchdog", error),
-        )
-        watchdog.start()
         trained = False
         try:
             learner.train()
             trained = True
             self._status.enter("evaluating the final policy")
             learner.evaluate_last(stopped=lambda: self._woken)
-        except Exception as error:  # noqa: BLE001 - whatever it is, `execute` raises it
+        except Exception as error:  # noqa: BLE001 - whatever it is, `_check_end` raises it
             self._threads.fail("training thread", error)
-        self._status.enter("ending")
-        watchdog.close()
-        reporter.close()
-        self._display.close()
-        self._end_acting(learner, server, actors)
-        # After a failure in the middle of an update the weights may be half of two versions.
-        saved = trained and learner.save()
-        self._leave_results(learner)
-        self._threads.raise_failure()
-        if learner.ended_by is not None and not self._woken:
-            raise WorkerFailure(
-                f"learner {learner.ended_by} of the group was to end before the run's end, and all end "
-                "with it: start them all again, and they go on"
-            )
-        if not saved:
-            raise CheckpointError(
-                f"the run's last state could not be saved in {self._directory.checkpoints}: a restart "
-                "goes back to the checkpoint before"
-            )
+        return trained
 
     def _end_acting(
         self, learner: "Learner", server: InferenceServer, actors: LocalActors | None
@@ -407,6 +389,20 @@ class _Run:
         learner.stop()
         for name in self._threads.join(timeout_seconds=10.0):
             logger.warning("%s did not end", name)
+
+    def _check_end(self, learner: "Learner", saved: bool) -> None:
+        """Raise what made the run end before its end, or keeps it from going on where it ended."""
+        self._threads.raise_failure()
+        if learner.ended_by is not None and not self._woken:
+            raise WorkerFailure(
+                f"learner {learner.ended_by} of the group was to end before the run's end, and all end "
+                "with it: start them all again, and they go on"
+            )
+        if not saved:
+            raise CheckpointError(
+                f"the run's last state could not be saved in {self._directory.checkpoints}: a restart "
+                "goes back to the checkpoint before"
+            )
 
     def _say_where(self, learner: "Learner") -> None:
         path = self._directory.path
@@ -446,56 +442,6 @@ class _Run:
             "none yet" if mean is None else f"{mean:.1f}",
             self._directory.path,
         )
-
-
-def _located(options: LearnerOptions) -> LearnerOptions:
-    """The options with absolute paths: what is stored of them is good from any working directory."""
-    env, logdir = options.env, Path(options.logdir or _new_logdir(options)).absolute()
-    if env is not None and ".py:" in env:
-        path, _, name = env.rpartition(":")
-        env = f"{Path(path).absolute()}:{name}"
-    files: dict[str, Any] = {name: _absolute(getattr(options, name)) for name in _FILES}
-    return dataclasses.replace(options, env=env, logdir=str(logdir), **files)
-
-
-def _of_group(options: LearnerOptions, cluster: Cluster) -> LearnerOptions:
-    """The options of one learner of a group.
-
-    All but the first have a seed and a run directory of their own, and evaluate nothing: the first
-    one's weights are the same.
-
-    Raises:
-        ConfigError: these options are for one learner alone.
-    """
-    if options.replays:
-        raise ConfigError(
-            f"--agent {options.agent} is for one learner: those of a group (TF_CONFIG) share no replay. "
-            "Choose --agent vtrace, ppo or a2c, or unset TF_CONFIG"
-        )
-    if options.reproducible:
-        raise ConfigError(
-            "--reproducible is for one learner: which steps those of a group (TF_CONFIG) make before "
-            "they meet differs from run to run. Leave one of the two out"
-        )
-    index = cluster.index
-    if index == 0:
-        return options
-    own: dict[str, Any] = {
-        name: f"{value}-learner-{index}"
-        for name in ("logdir", "record")
-        if (value := getattr(options, name)) is not None
-    }
-    seed = int(np.random.SeedSequence([options.seed, index]).generate_state(1)[0] >> 1)
-    return dataclasses.replace(options, seed=seed, eval_interval=0, stop_eval_return=None, **own)
-
-
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else str(Path(path).absolute())
-
-
-def _new_logdir(options: LearnerOptions) -> str:
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", options.env or "run")
-    return f"runs/{env}-{options.agent}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _was_finished(checkpoint: Checkpoint, options: LearnerOptions) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from learner import local_actors
-from learner.local_actors import LocalActors, actor_command, child_environment
+from learner.local_actors import LocalActors, actor_command, child_actor, child_environment
 from learner.threads import Threads
 from protos.errors import WorkerFailure
 
@@ -296,6 +296,9 @@ def test_actor_that_cannot_be_started_is_said_at_once() -> None:
 
 def test_actor_command_runs_in_this_interpreter() -> None:
     assert actor_command("--env", "x") == [sys.executable, "-m", "actor", "--env", "x"]
+    command = child_actor("unix:/s", "x", 2, 7, "--mode=evaluate")
+    words = ["--server=unix:/s", "--env=x", "--num-envs=2", "--seed=7", f"--parent={os.getpid()}"]
+    assert command == actor_command(*words, "--mode=evaluate")
 
 
 def test_children_are_not_told_what_is_the_learners_own() -> None:
