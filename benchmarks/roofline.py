@@ -110,7 +110,7 @@ def _agent_and_policy(options: LearnerOptions, spec: EnvironmentSpec, rows: int)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     from learner.agents.build import make_agent
-    from learner.serving.inference import PolicyFunction
+    from learner.serving.policy_call import PolicyFunction
 
     agent = make_agent(options, spec, seed=options.seed)
     policy = PolicyFunction(

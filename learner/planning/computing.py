@@ -13,7 +13,8 @@ from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import UnrollPool, UnrollWriter, pool_columns
 from learner.planning.ready import random_unrolls, ready_batch
 from learner.serving.batcher import InferenceBatch
-from learner.serving.inference import InferenceWorker, PolicyFunction
+from learner.serving.inference import InferenceWorker
+from learner.serving.policy_call import PolicyFunction
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations
 from learner.training.update import TracedUpdate, to_device

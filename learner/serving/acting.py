@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from learner.agents.agent import Policy
 from learner.experience.unrolls import Layout
 from learner.serving.batcher import Batcher, InferenceBatch
-from learner.serving.inference import Experience, InferenceWorker, PolicyFunction
+from learner.serving.inference import Experience, InferenceWorker
 from learner.serving.leases import Lane
+from learner.serving.policy_call import PolicyFunction
 from learner.serving.slots import Slots
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations, Spread, merged

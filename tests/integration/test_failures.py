@@ -13,7 +13,7 @@ import sys
 part, *arguments = sys.argv[1:]
 from learner.__main__ import main
 from learner.experience.unrolls import UnrollPool
-from learner.serving.inference import PolicyFunction
+from learner.serving.policy_call import PolicyFunction
 from learner.telemetry.run_directory import RunDirectory
 from learner.training.weights import PublishedWeights
 

@@ -185,7 +185,7 @@ def test_policies_and_updates_of_every_kind_are_measured(agent: str) -> None:
 
 def test_a_batch_is_as_long_as_the_agents_samples() -> None:
     from learner.agents.build import make_agent
-    from learner.serving.inference import PolicyFunction
+    from learner.serving.policy_call import PolicyFunction
 
     r2d2 = options(**{**starting_values("none", "x", "r2d2"), "agent": "r2d2", "batch_size": 4})
     policy = make_agent(r2d2, SMALL, seed=1).policy

@@ -1,0 +1,192 @@
+"""The policy call: one graph over the state tables, for batches of every size."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import tensorflow as tf
+
+from learner.agents.agent import Policy
+from learner.experience.trajectory import ActInputs, State
+from learner.experience.unrolls import Layout, RowSpec
+from learner.flags import RESET
+from learner.graph import Graph
+from learner.serving.batcher import InferenceBatch
+from learner.serving.env_state import StateTables
+from protos.specs import ArraySpec
+
+
+def bucket_sizes(largest: int) -> list[int]:
+    """Batch sizes that policy calls are padded to: 1, 2, 3, 4, 6, 8, 12, 16, 24, ... and `largest`.
+
+    Steps of at most 1.5 keep the padding under a third of the work, which on a CPU costs as much as
+    real rows; so few sizes keep what accelerators prepare for each size small.
+    """
+    sizes = {largest}
+    power = 1
+    while power < largest:
+        sizes.update(size for size in (power, power * 3 // 2) if size < largest)
+        power *= 2
+    return sorted(sizes)
+
+
+def efficiencies(seconds: Mapping[int, float], largest: int) -> list[float]:
+    """By rows from 0 to `largest`, the rows of a call for the time that it takes, as a part of the most
+    that any call makes of it: 0 to 1.
+
+    Args:
+        seconds: of a call, by bucket, measured once. Larger calls that seem to take less are taken to
+            take as long.
+    """
+    buckets = sorted(seconds)
+    taken = dict(zip(buckets, accumulate((seconds[bucket] for bucket in buckets), max), strict=True))
+    best = max(bucket / max(taken[bucket], 1e-9) for bucket in buckets)
+    of_rows = (min(bucket for bucket in buckets if bucket >= rows) for rows in range(largest + 1))
+    return [rows / max(taken[bucket], 1e-9) / best for rows, bucket in enumerate(of_rows)]
+
+
+@dataclass(frozen=True)
+class PolicyAnswer:
+    """What the policy said about one batch of n rows."""
+
+    action: np.ndarray
+    """[n, *shape] of the action's dtype"""
+    record: Mapping[str, np.ndarray]
+    """[n, ...] each"""
+    state_before: Callable[[np.ndarray], State]
+    """from row indices to the memory before those rows"""
+    efficiency: float
+    """of a call for n rows, see `efficiencies`"""
+
+
+class PolicyFunction:
+    """`Policy.act` over the state tables: traced once for every batch size, warmed for each bucket.
+
+    Random numbers are made of `seed` and the number of the call. `_lock` guards that.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        observation: Sequence[ArraySpec],
+        *,
+        num_slots: int,
+        max_rows: int,
+        seed: int,
+        greedy: bool = False,
+    ) -> None:
+        self._tables = StateTables(policy.state_specs, num_slots)
+        self._calls = 0
+        self._lock = threading.Lock()
+        self._buckets = bucket_sizes(max_rows)
+        self._bucket_of = [min(b for b in self._buckets if b >= n) for n in range(max_rows + 1)]
+        self._call = _trace(policy, self._tables, observation, seed, greedy)
+        self.efficiency = [1.0] * (max_rows + 1)
+        """by rows of a call, see `efficiencies`; known once it is warm"""
+        self.layout = Layout(observation, self._record_specs(), self._state_specs(policy))
+        """What a step consists of, as the policy's trace has shown."""
+
+    def warm_up(self, batch: InferenceBatch) -> None:
+        """Run every bucket on padding, so that no actor waits for what the first call prepares; and once
+        more, to see how long it takes."""
+        seconds = {}
+        for size in self._buckets:
+            self._run(batch, size, self._next_call())
+            begun = time.monotonic()
+            outputs, _ = self._run(batch, size, 0)
+            outputs["action"].numpy()
+            seconds[size] = time.monotonic() - begun
+        self.efficiency = efficiencies(seconds, self._buckets[-1])
+
+    @property
+    def calls(self) -> int:
+        """The number of the next call."""
+        with self._lock:
+            return self._calls
+
+    def number_from(self, call: int) -> None:
+        """Give the next call this number: those before it were an earlier process's of the run."""
+        with self._lock:
+            self._calls = call
+
+    def __call__(self, batch: InferenceBatch) -> PolicyAnswer:
+        """Act for the batch's rows."""
+        size = batch.size
+        # Counted here, not by a variable: two threads could read one value of that.
+        outputs, state = self._run(batch, self._bucket_of[size], self._next_call())
+        return PolicyAnswer(
+            action=outputs["action"].numpy()[:size],
+            record={name: outputs[f"record/{name}"].numpy()[:size] for name in self.layout.record},
+            state_before=lambda rows: {
+                name: tf.gather(value, rows).numpy() for name, value in state.items()
+            },
+            efficiency=self.efficiency[size],
+        )
+
+    def _run(
+        self, batch: InferenceBatch, bucket: int, number: int
+    ) -> tuple[dict[str, tf.Tensor], State]:
+        leaves = [tf.constant(leaf[:bucket]) for leaf in batch.observation]
+        batch.set_call(number)
+        outputs = self._call(*leaves, tf.constant(batch.rows[:, :bucket]))
+        state = {
+            name.removeprefix("state/"): value
+            for name, value in outputs.items()
+            if name.startswith("state/")
+        }
+        return outputs, state
+
+    def _next_call(self) -> int:
+        with self._lock:
+            self._calls += 1
+            return self._calls - 1
+
+    def _record_specs(self) -> dict[str, RowSpec]:
+        return {
+            name.removeprefix("record/"): RowSpec(
+                tuple(spec.shape[1:]), np.dtype(spec.dtype.as_numpy_dtype)
+            )
+            for name, spec in self._call.outputs.items()
+            if name.startswith("record/")
+        }
+
+    def _state_specs(self, policy: Policy) -> dict[str, RowSpec]:
+        return {
+            name: RowSpec(tuple(spec.shape), np.dtype(spec.dtype.as_numpy_dtype))
+            for name, spec in policy.state_specs.items()
+        }
+
+
+def _trace(
+    policy: Policy,
+    tables: StateTables,
+    observation: Sequence[ArraySpec],
+    seed: int,
+    greedy: bool,
+) -> Graph:
+    def call(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        *leaves, rows = inputs
+        slots, flags, reward = rows[0], rows[1], tf.bitcast(rows[2], tf.float32)
+        reset = tf.bitwise.bitwise_and(flags, RESET) != 0
+        before = tables.gather(slots, reset)
+        outputs, after = policy.act(
+            ActInputs(tuple(leaves), reward, reset, slots),
+            before,
+            seed=tf.stack([seed % 2**31, rows[3, 0]]),
+            greedy=greedy,
+        )
+        tables.scatter(slots, after)
+        return {
+            "action": outputs.action,
+            **{f"record/{name}": value for name, value in outputs.record.items()},
+            **{f"state/{name}": value for name, value in before.items()},
+        }
+
+    return Graph(
+        call,
+        *(tf.TensorSpec((None, *leaf.shape), leaf.dtype) for leaf in observation),
+        tf.TensorSpec((4, None), tf.int32),
+    )
