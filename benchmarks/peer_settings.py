@@ -60,18 +60,18 @@ BEST: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "seedbed": {
         "W1": {"envs_per_actor": 2048, "unroll_length": 16, "batch_steps": 32_768},
         "W2": {"actors": 4, "envs_per_actor": 32, "unroll_length": 20, "batch_steps": 640},
-        # Those of the preset cartpole-ppo.
+        # Those of the preset cartpole-ppo, but for the learning rate's end: the run outlasts its goal.
         "W3": {
             "envs_per_actor": 16, "batch_steps": 1024, "learning_rate": 2e-3, "discount": 0.98,
             "entropy_cost": 0.0,
             "extra": {
                 "agent": "ppo", "algorithm": "PPO", "epochs": 8, "minibatches": 4, "lock_step": True,
-                "learning_rate_schedule": "linear", "total_steps": 100_000,
                 "trace_lambda": None, "value_cost": None,
             },
         },
         "W4": {"actors": 4, "envs_per_actor": 32, "unroll_length": 20, "batch_steps": 640},
-        "W5": {"actors": 16, "envs_per_actor": 1},
+        # Actors that sleep cost little: about 60 MB each.
+        "W5": {"actors": 48, "envs_per_actor": 1},
         "W6": {"envs_per_actor": 32},
     },
     "sample-factory": {

@@ -326,8 +326,9 @@ class Learner:
         return self.trainer.version, self.episodes.env_steps
 
     def _progress(self) -> float:
-        """Part of the run's environment steps that are done, 0 to 1."""
-        return min(self.episodes.env_steps / self._options.total_steps, 1.0)
+        """Part of the run's environment steps that are done, 0 to 1; the same in all learners."""
+        steps = self._rounds.env_steps if self._rounds else self.episodes.env_steps
+        return min(steps / self._options.total_steps, 1.0)
 
     def _after_update(self, version: int) -> bool:
         if self._group and version % SHARED_EVERY == 0:

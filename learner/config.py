@@ -47,7 +47,7 @@ class LearnerOptions(AgentOptions):
     metrics_listen: str | None = option(
         None,
         "address to show the run's state on by HTTP, HOST:PORT: a page for people at /, the same as "
-        "JSON at /status.json; whoever reaches it may look",
+        "JSON at /status.json, numbers for Prometheus at /metrics; whoever reaches it may look",
     )
     tls_cert: str | None = option(
         None, "certificate chain of the address on the network, PEM; read again when it changes"

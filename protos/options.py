@@ -118,11 +118,14 @@ def parse(
 def _warn_of_misspelt(prog: str, options: type) -> None:
     """Say which environment variables are nearly an option's. No error: others are for other commands,
     which this one may start."""
-    known = [f"{ENV_PREFIX}_{name.upper()}" for name in [*option_names(options), "config", "token"]]
-    for name in sorted(os.environ):
+    known = [name.upper() for name in [*option_names(options), "config", "token"]]
+    for variable in sorted(os.environ):
+        prefix, _, name = variable.partition("_")
+        # So close that no option of another command is, such as seed to speed.
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
-        if name.startswith(f"{ENV_PREFIX}_") and close and name not in known:
-            sys.stderr.write(f"{prog}: warning: {name} sets no option; is {close[0]} meant?\n")
+        if prefix == ENV_PREFIX and close and name not in known:
+            meant = f"{ENV_PREFIX}_{close[0]}"
+            sys.stderr.write(f"{prog}: warning: {variable} sets no option; is {meant} meant?\n")
 
 
 def _check_readable(prog: str, config: str) -> None:

@@ -208,10 +208,11 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 await _write(item, context, record)
         finally:
             reader.cancel()
-            if lease.outbox is outbox and not lease.ended and self._ending is None:
+            lost = lease.outbox is outbox and not lease.ended and self._ending is None
+            self._leases.detach(lease, outbox)
+            if lost:
                 seconds = self._leases.lease_seconds
                 logger.info("%s: stream lost; its lease waits %g s", lease.session.client, seconds)
-            self._leases.detach(lease, outbox)
 
     async def _read_steps(
         self, lease: Lease, context: Context, record: StreamRecord, outbox: Outbox

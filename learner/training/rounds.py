@@ -40,6 +40,9 @@ class Rounds:
         self._episodes = episodes
         self._reached = reached
         self._total_steps = total_steps
+        self.env_steps = episodes.env_steps
+        """of all learners together, as of the last round: the same number in each, of which what all do
+        alike has to be made"""
         self.finished = False
         """whether the run has reached its end"""
         self.ended_by: int | None = None
@@ -62,6 +65,7 @@ class Rounds:
         own = self._episodes.own_env_steps
         steps, reached, *ended_by = self._group.sum(np.array([own, self._reached(), *ended])).tolist()
         self._episodes.note_others(steps - own)
+        self.env_steps = steps
         self.finished = reached > 0 or steps >= self._total_steps
         if any(ended_by):
             self.ended_by = ended_by.index(1)

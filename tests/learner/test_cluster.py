@@ -79,15 +79,22 @@ def addresses(size: int) -> tuple[str, ...]:
 def test_all_wait_for_each_other() -> None:
     everyone, came = addresses(3), []
 
+    both = threading.Barrier(2)
+
+    def listen(index: int) -> socket.socket:
+        return socket.create_server(("127.0.0.1", int(everyone[index].rpartition(":")[2])))
+
     def wait(index: int) -> None:
         came.append((index, wait_for_others(Cluster(everyone, index), lambda: False)))
+        # In the place of TensorFlow's server, by which the other may find this one still.
+        with listen(index):
+            both.wait()
 
     threads = [threading.Thread(target=wait, args=(index,)) for index in range(2)]
     for thread in threads:
         thread.start()
     assert not came
-    # The last, in the place of TensorFlow's server.
-    with socket.create_server(("127.0.0.1", int(everyone[2].rpartition(":")[2]))):
+    with listen(2):
         for thread in threads:
             thread.join()
     assert sorted(came) == [(0, True), (1, True)]

@@ -371,8 +371,8 @@ def test_config_of_a_run_names_every_option(tmp_path: Path) -> None:
     given |= {"eval_interval": 1, "stop_eval_return": 1, "record": "r"}
     # An option that is None is not in the file; this one is SAC's.
     given |= {"agent": "sac", "target_entropy": -1.0}
+    given |= dict.fromkeys(("metrics_listen", "health_listen"), "a:1")
     given |= dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca", "token_file"), "a file")
-    given |= dict.fromkeys(("health_listen", "metrics_listen"), "a:1")
     RunDirectory(tmp_path / "run", TrainOptions(**given)).close()
     text = (tmp_path / "run" / "config.toml").read_text()
     assert set(re.findall(r"^(\w+) =", text, re.MULTILINE)) == set(option_names(TrainOptions))

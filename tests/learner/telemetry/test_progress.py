@@ -118,15 +118,6 @@ def test_live_display_that_never_showed_anything_writes_nothing() -> None:
     assert output(console) == ""
 
 
-@pytest.fixture
-def root_logger() -> Any:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield root
-    root.handlers[:] = handlers
-    root.setLevel(level)
-
-
 def test_log_lines_appear_above_the_live_display(root_logger: logging.Logger) -> None:
     console = terminal()
     configure_logging(console)

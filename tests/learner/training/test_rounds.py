@@ -48,7 +48,7 @@ def test_a_round_goes_before_each_batch_and_after_the_last() -> None:
     held = rounds(group, ["first", "second"], episodes)
     assert list(held) == ["first", "second"]
     assert group.heard == [[5, 0, 0, 0, 0], [5, 0, 0, 0, 0], [5, 0, 0, 1, 0]]
-    assert episodes.env_steps == 35
+    assert (episodes.env_steps, held.env_steps) == (35, 35)
     assert (held.finished, held.ended_by) == (False, 1)
 
 
@@ -70,6 +70,14 @@ def test_it_ends_with_one_that_is_to_end() -> None:
     held = rounds(Others([0, 0, 0, 0, 1]), ["first"])
     assert list(held) == []
     assert (held.finished, held.ended_by) == (False, 2)
+
+
+def test_what_all_do_alike_is_made_of_the_steps_that_all_have_heard_of() -> None:
+    episodes = counted(5)
+    held = rounds(Others([10, 0, 0, 0, 0], [20, 0, 0, 0, 0]), ["first"], episodes)
+    for _ in held:
+        episodes.observe(np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.uint8))
+        assert (episodes.env_steps, held.env_steps) == (16, 15)
 
 
 def test_the_round_waits_for_the_batch() -> None:
