@@ -2,10 +2,10 @@
 
     python -m benchmarks.plan [--env CartPole-v1] [--levels '[1, 2, 4]'] [--envs-per-actor 16] [--json]
 
-Takes the options of `seedbed plan`. The costs are found once, with `--num-actors` actors, and corrected
-by a short run as there; then each level's rate is predicted, and measured by a run of its own. The error
-is the prediction's, as a part of what was measured: the bar is 25 %. On a machine that others use both
-are wrong, each in its own way: the last lines say so.
+Takes the options of `seedbed plan`, and does at each level what that does with so many actors: finds the
+costs, corrects them by a short run (of no more actors than there are cores), predicts. Then a longer run
+measures. The error is the prediction's, as a part of what was measured: the bar is 25 %. On a machine
+that others use both are wrong, each in its own way: the last lines say so.
 """
 
 import dataclasses
@@ -36,7 +36,6 @@ class PlanBenchmarkOptions(PlanOptions):
     """`seedbed plan`, and what to compare it with."""
 
     env: str | None = option(ENV, "environment, as in `seedbed train`")
-    num_actors: int = option(2, "actors of the run that corrects the costs", at_least=1)
     levels: tuple[int, ...] = option((1, 2, 4), "numbers of actors to compare at", at_least=1)
     total_steps: int = option(10**12, "environment steps of the runs, for schedules", at_least=1)
     log_interval_seconds: float = option(0.5, "seconds between two readings", above=0)
@@ -46,12 +45,12 @@ class PlanBenchmarkOptions(PlanOptions):
 
 def measure(options: PlanBenchmarkOptions) -> tuple[dict[str, Any], dict[str, Window]]:
     """The figures, and the windows in which they were taken."""
-    meter = Meter({})
-    costs, _ = find_costs(options)
-    windows = {"the parts alone": meter.stop()}
-    levels = []
+    windows, levels = {}, []
     for number in options.levels:
         here = dataclasses.replace(options, num_actors=number)
+        meter = Meter({})
+        costs, _ = find_costs(here)
+        windows[f"the parts alone, {number} actors"] = meter.stop()
         prediction = predict(costs, deployment_of(here, machine.cores()))
         rates, windows[f"{number} actors"] = measure_run(
             _train_options(here), options.drop_seconds, options.run_seconds
