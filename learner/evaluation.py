@@ -60,10 +60,7 @@ def evaluate(options: EvaluateOptions) -> int:
         )
         server.start()
         closing.callback(server.close)
-        words = ["--mode=evaluate", "--name=evaluation"]
-        if options.video:
-            words.append(f"--video={options.video}")
-        command = child_actor(address, env, environments, options.seed, *words)
+        command = _actor_command(options, env, environments, address)
         actors = LocalActors([command], start_thread=threads.start)
         closing.callback(actors.close)
         actors.start()
@@ -93,6 +90,13 @@ def _summary(episodes: Sequence[Episode]) -> dict[str, Any]:
         "mean_length": statistics.fmean(episode.length for episode in episodes),
         "returns": returns,
     }
+
+
+def _actor_command(options: EvaluateOptions, env: str, environments: int, address: str) -> list[str]:
+    words = ["--mode=evaluate", "--name=evaluation"]
+    if options.video:
+        words.append(f"--video={options.video}")
+    return child_actor(address, env, environments, options.seed, *words)
 
 
 def _start_acting(
