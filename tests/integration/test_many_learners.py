@@ -107,7 +107,7 @@ def test_two_solve_cartpole_with_the_same_weights(agent: str, launch: Launcher, 
     first, second = start(launch, tmp_path, **chosen)
     assert (first.status(200), second.status()) == (0, 0), first.stderr + second.stderr
     variables = load(tmp_path, "variables")
-    assert variables[0]["version"] > 100
+    assert variables[0]["version"] >= 10
     assert_alike(variables)
     summaries = [read_json(tmp_path / name / "summary.json") for name in ("run", "run-learner-1")]
     assert max(summary["mean_return_100"] for summary in summaries) >= 150, summaries
