@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,7 @@ from learner.serving.recording import (
     is_recording,
     older,
 )
+from learner.telemetry.atomic import TEMPORARY_SUFFIX
 from learner.telemetry.statistics import Clock
 from protos import inference_pb2 as pb
 from protos.errors import ConfigError
@@ -130,7 +132,7 @@ class FileRecorder:
         try:
             for by in range(SEGMENTS):
                 path = older(self._path, by)
-                if path.exists() and not is_recording(path):
+                if path.exists() and not _is_ours(path):
                     raise ConfigError(
                         f"--record {self._path}: expected new files or recordings, found another "
                         f"file, {path}"
@@ -297,10 +299,23 @@ class _SegmentWriter:
             OSError: it cannot be written.
         """
         self.close()
+        # Until its beginning is written it has another name: a disk that is full leaves the former
+        # segments as they are, and no file that the next recorder would not know.
+        unfinished = self._path.with_name(f".{self._path.name}{TEMPORARY_SUFFIX}")
+        unfinished.unlink(missing_ok=True)
+        try:
+            self._begin(unfinished)
+        except OSError:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            raise
         for by in reversed(range(SEGMENTS - 1)):
             if older(self._path, by).exists():
                 older(self._path, by).replace(older(self._path, by + 1))
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        unfinished.replace(self._path)
+
+    def _begin(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._size = 0
         segment = Segment(self._recording, self._number, time.time())
         self._number += 1
@@ -352,6 +367,14 @@ class _SegmentWriter:
         self._pieces.append(data)
         self._unwritten += len(data)
         self._size += len(data)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether nothing is lost by moving it: a segment, or what a power cut has left of one.
+
+    What is no file is not opened: a pipe would wait for its other end.
+    """
+    return path.is_file() and (path.stat().st_size == 0 or is_recording(path))
 
 
 def _size(entries: Iterable[Entry]) -> int:

@@ -30,6 +30,7 @@ from protos import inference_pb2 as pb
 from protos.errors import ConfigError
 from tests.fakes import PATIENCE_SECONDS, FakeLearner, LogLines
 from tests.learner.serving.wire import Stream, opening, step
+from tests.learner.telemetry.disk import full_at
 
 OPEN = pb.ClientMessage(open=opening())
 OPENED = pb.ServerMessage(opened=pb.Opened(session_token=b"secret", slots=[0]))
@@ -160,6 +161,19 @@ def test_another_file_is_not_replaced(path: Path) -> None:
     ):
         Recorder(path).start()
     assert older(path, 2).read_text() == "a diary"
+
+
+def test_a_pipe_is_refused_and_not_waited_for(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="expected new files or recordings, found another file"):
+        Recorder(path).start()
+
+
+def test_an_empty_file_is_what_a_power_cut_left(path: Path) -> None:
+    path.touch()
+    with Recorder(path) as recorder:
+        recorder.begin()
+    assert [kind for kind, _, _ in told(path)] == [Kind.BEGIN]
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -417,6 +431,35 @@ def test_a_full_disk_ends_the_recording_alone(
     recording = Recording(path)
     assert [entry.kind for entry in recording] == [Kind.BEGIN]
     assert len(recording.damage) == 1
+
+
+def test_a_start_on_a_full_disk_leaves_things_as_they_were(path: Path) -> None:
+    with Recorder(path) as recorder:
+        recorder.begin()
+    before = path.read_bytes()
+    with full_at(10), pytest.raises(ConfigError, match=r"--record .* cannot be written: File too large"):
+        Recorder(path).start()
+    assert [(file, file.read_bytes()) for file in path.parent.iterdir()] == [(path, before)]
+    with Recorder(path):
+        assert older(path, 1).read_bytes() == before, "the next start finds nothing in its way"
+
+
+def test_a_disk_that_is_full_between_two_segments_leaves_the_former_whole(
+    path: Path, log: LogLines
+) -> None:
+    with Recorder(path, 20_000) as recorder:
+        record = recorder.begin()
+        for sequence in range(1, 5):
+            record.received(asked(sequence, KILOBYTE))
+            recorder.drain()
+        with full_at(10):
+            record.received(asked(5, KILOBYTE))
+            log.wait_for("the recording ends here")
+            recorder._thread.join(PATIENCE_SECONDS)
+    assert list(path.parent.iterdir()) == [path]
+    recording = Recording(path)
+    assert len(list(recording)) == 5
+    assert recording.damage == []
 
 
 def test_another_failure_is_heard_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
