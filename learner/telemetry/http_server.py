@@ -85,7 +85,7 @@ class HttpServer:
         """Listen.
 
         Raises:
-            ConfigError: the address is malformed or taken.
+            ConfigError: the address is malformed, unknown or taken.
         """
         host, port = _host_and_port(self._address)
         self._host, self.port = host, port
@@ -111,7 +111,7 @@ class HttpServer:
         self._ending, self._turn = asyncio.Event(), asyncio.Lock()
         try:
             server = await asyncio.start_server(self._talk, self._host, self.port, limit=MAX_HEAD_BYTES)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: no name of a host can be like this.
             self._started.set_exception(
                 ConfigError(f"--metrics-listen {self._address}: expected a free address; {error}")
             )
@@ -142,7 +142,8 @@ class HttpServer:
                 writer.write(await self._answer(reader))
                 await writer.drain()
             writer.close()
-        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+        except (OSError, asyncio.IncompleteReadError):
+            # Too slow, or the way there is gone: "no route to host" is no ConnectionError.
             writer.transport.abort()
         except Exception as error:  # noqa: BLE001 - asyncio would only log it
             writer.transport.abort()
@@ -156,7 +157,12 @@ class HttpServer:
         except asyncio.LimitOverrunError:
             return _TOO_LONG
         async with self._turn:
-            answer = _Exchange(head, self._routes).wfile.getvalue()
+            try:
+                answer = _Exchange(head, self._routes).wfile.getvalue()
+            except Exception as error:
+                # Told here, where it cannot be taken for an error of the connection.
+                self._on_failure(error)
+                raise ConnectionAbortedError from error
             await asyncio.sleep(SECONDS_BETWEEN_ANSWERS)
         return answer
 

@@ -1,5 +1,8 @@
 """The HTTP server on real sockets, with clients that mean well and clients that do not."""
 
+import asyncio
+import errno
+import os
 import socket
 from collections.abc import Iterator
 
@@ -140,11 +143,12 @@ def test_too_many_connections_are_turned_away(server: HttpServer) -> None:
             client.close()
 
 
-def test_a_route_that_raises_is_a_failure_of_the_server() -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError("no rate"), OSError("no rate")])
+def test_a_route_that_raises_is_a_failure_of_the_server(error: Exception) -> None:
     failures: list[BaseException] = []
 
     def broken() -> Response:
-        raise ZeroDivisionError("no rate")
+        raise error
 
     server = HttpServer("127.0.0.1:0", {"/broken": broken}, on_failure=failures.append)
     server.start()
@@ -153,6 +157,34 @@ def test_a_route_that_raises_is_a_failure_of_the_server() -> None:
         assert read_all(client) == b""
     server.close()
     assert [str(failure) for failure in failures] == ["no rate"]
+
+
+@pytest.mark.parametrize("number", [errno.EHOSTUNREACH, errno.ENETDOWN, errno.ECONNRESET])
+def test_a_network_that_breaks_is_no_failure_of_the_server(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    failures: list[BaseException] = []
+    server = HttpServer("127.0.0.1:0", {"/hello": hello}, on_failure=failures.append)
+    server.start()
+
+    async def broken(reader: asyncio.StreamReader, separator: bytes) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio.StreamReader, "readuntil", broken)
+        with connect(server) as client:
+            assert read_all(client) == b""
+    assert ask(server, b"GET /hello HTTP/1.0\r\n\r\n")[2] == b"hello"
+    server.close()
+    assert failures == []
+
+
+@pytest.mark.parametrize("host", ["learner..example", "x" * 64 + ".example", "learner\0"])
+def test_a_host_that_cannot_be_is_refused(host: str) -> None:
+    server = HttpServer(f"{host}:0", {}, on_failure=fail_test)
+    with pytest.raises(ConfigError, match=f"^--metrics-listen {host}:0: expected a free address; "):
+        server.start()
+    server.close()
 
 
 @pytest.mark.parametrize("address", ["7779", ":7779", "localhost:", "localhost:http", "localhost:70000"])
