@@ -64,8 +64,10 @@ def wait_for_others(cluster: Cluster, stopped: Callable[[], bool]) -> bool:
     """
     own = cluster.addresses[cluster.index]
     missing = set(cluster.addresses) - {own}
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
     try:
-        listener = socket.create_server(("", _parts(own)[1]))
+        listener = socket.create_server(("", _parts(own)[1]), family=family, dualstack_ipv6=both)
     except OSError as error:
         raise ConfigError(
             f"TF_CONFIG: {own} cannot be listened on: {error.strerror or error}"
