@@ -180,9 +180,12 @@ def _loss_explained() -> Iterator[None]:
     try:
         yield
     except _LOST as error:
+        # Around the reason stands where in the graph it was met.
+        lines = error.message.strip().splitlines()
+        reason = next((line for line in lines if "aborted by" in line), lines[0])
         raise WorkerFailure(
             "another learner of the group is gone, so that this one ends too: start them all again, and "
-            f"they go on from the last checkpoint ({error.message.strip().splitlines()[-1]})"
+            f"they go on from the last checkpoint ({reason})"
         ) from error
 
 
