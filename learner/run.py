@@ -23,6 +23,7 @@ from rich.console import Console
 from learner.cluster import Cluster, read_cluster, wait_for_others
 from learner.config import LearnerOptions, TrainOptions, resume_differences
 from learner.local_actors import Description, LocalActors, actor_command, child_environment
+from learner.presets import known_frame_skip
 from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
@@ -179,7 +180,9 @@ class _Run:
             sessions=server.sessions,
             problems=self._problems,
         )
-        self._prometheus = PrometheusMetrics(self._registry)
+        self._prometheus = PrometheusMetrics(
+            self._registry, frames_per_step=known_frame_skip(options.env)
+        )
         if options.metrics_listen is None:
             return
         self._closing.enter_context(self._problems.attached(logging.getLogger()))
