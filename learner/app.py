@@ -149,7 +149,8 @@ class Learner:
             **self._experience.parts(),
             "trainer": self.trainer,
             "updates": self._skipped,
-            "checkpoints": checkpoints,
+            # The first learner's alone: the age of those that another never saves would be an alarm.
+            **({"checkpoints": checkpoints} if not (group and group.index) else {}),
             **({"evaluation": self.evaluator.evaluations} if self.evaluator else {}),
             **({"group": self._rounds} if self._rounds else {}),
         }

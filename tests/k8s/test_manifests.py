@@ -246,6 +246,18 @@ def test_configuration_is_accepted(
     assert bool(actor.token_file) == bool(learner.token_file)
 
 
+def test_the_learner_has_room_for_all_actors(
+    rendered: Rendered, learner: LearnerOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor: ActorOptions = options_of(rendered, "actor", tmp_path, monkeypatch)
+    spec = rendered.workload("actor")["spec"]
+    scaled = [each["spec"] for each in rendered.of("HorizontalPodAutoscaler", "ScaledObject")]
+    actors = [spec.get("replicas", 1), spec.get("parallelism", 1)]
+    actors += [each.get("maxReplicas", each.get("maxReplicaCount")) for each in scaled]
+    # And a quarter more, as docs/operations.md says, for the leases of those that were killed.
+    assert (learner.max_environments or 1024) >= 1.25 * max(actors) * actor.num_envs
+
+
 def test_the_learner_may_listen_on_the_network(learner: LearnerOptions) -> None:
     assert learner.listen is not None
     assert not is_private(learner.listen)

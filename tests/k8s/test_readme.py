@@ -105,6 +105,12 @@ def test_own_overlay_builds(tmp_path: Path) -> None:
     assert built.container("learner")["image"] == "registry.example.org/team/seedbed-learner:0.1.0"
     assert built.workload("actor")["spec"]["replicas"] == 32
     assert "ALE/Pong-v5" in built.files("learner")["learner.toml"]
+    # Where the images are says nothing of which they are.
+    (mine / "kustomization.yaml").write_text(
+        block.replace("components:\n", "components:\n  - ../../components/gpu\n", 1)
+    )
+    image = build(mine).container("learner")["image"]
+    assert image == "registry.example.org/team/seedbed-learner:0.1.0-gpu"
 
 
 def test_every_component_and_overlay_is_listed() -> None:
