@@ -24,7 +24,7 @@ from actor.atari import make_atari
 from actor.gym_adapter import make_legacy_gym
 from actor.loading import import_module, is_callable_id, load_environments
 from actor.timestep import TimeStep
-from actor.vector import GymnasiumVector, synchronous
+from actor.vector import ENVIRONMENT_ERRORS, GymnasiumVector, synchronous
 from protos.errors import EnvironmentFailure
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def make_environment(
             vector = _make_vector(env_id, num_envs, seed, render)
         except EnvironmentFailure:
             raise
-        except Exception as error:
+        except ENVIRONMENT_ERRORS as error:
             # Whatever an environment's constructor raises: it is other people's code.
             raise EnvironmentFailure(
                 f"environment {env_id} cannot be made: {type(error).__name__}: {error}"

@@ -21,7 +21,7 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from actor.adapters import as_gymnasium
-from actor.vector import environment_seeds, synchronous
+from actor.vector import ENVIRONMENT_ERRORS, environment_seeds, synchronous
 from protos.errors import EnvironmentFailure
 
 
@@ -77,7 +77,7 @@ def load_callable(env_id: str) -> Callable[..., Any]:
         module = _import_file(location) if location.endswith(".py") else import_module(location)
     except EnvironmentFailure:
         raise
-    except Exception as error:
+    except ENVIRONMENT_ERRORS as error:
         raise EnvironmentFailure(
             f"environment {env_id}: importing {location} failed: {type(error).__name__}: {error}"
         ) from error

@@ -51,10 +51,6 @@ def run_actor(
     except EnvironmentFailure as failure:
         client.close(error=str(failure))
         raise
-    except SystemExit as end:
-        ended = EnvironmentFailure(f"the environment ended its process: sys.exit({end.code!r})")
-        client.close(error=str(ended))
-        raise ended from end
     except RunEnded as end:
         logger.info("the run has ended: %s", end)
     except Interrupted:

@@ -15,6 +15,9 @@ from protos.tensors import REWARD, describe, fits
 NO_REWARD = np.float32(0)
 BOOL = np.dtype(np.bool_)
 DEFAULT_FRAMES_PER_SECOND = 30
+ENVIRONMENT_ERRORS = (Exception, SystemExit)
+"""What an environment's code may raise. `sys.exit` there ends no process of ours, least of all with
+status 0, which would say that all went well."""
 
 
 def environment_seeds(seed: int, num_envs: int) -> list[int]:
@@ -48,7 +51,7 @@ class GymnasiumVector:
     def reset(self) -> TimeStep:
         try:
             observation, _ = self._vector.reset(seed=self._seed)
-        except Exception as error:
+        except ENVIRONMENT_ERRORS as error:
             raise self._failure("reset()", error) from error
         self._check(observation)
         none = np.zeros(self.num_envs, bool)
@@ -58,7 +61,7 @@ class GymnasiumVector:
     def step(self, actions: np.ndarray) -> TimeStep:
         try:
             observation, reward, terminated, truncated, _ = self._vector.step(actions)
-        except Exception as error:
+        except ENVIRONMENT_ERRORS as error:
             raise self._failure("step()", error) from error
         first = self._last
         terminated = self._rows("terminated", terminated, BOOL)
@@ -70,7 +73,7 @@ class GymnasiumVector:
     def render(self) -> np.ndarray | None:
         try:
             frames = self._vector.render()
-        except Exception as error:
+        except ENVIRONMENT_ERRORS as error:
             raise self._failure("render()", error) from error
         if frames is None or len(frames) == 0 or frames[0] is None:
             return None
@@ -79,7 +82,7 @@ class GymnasiumVector:
     def close(self) -> None:
         try:
             self._vector.close()
-        except Exception as error:
+        except ENVIRONMENT_ERRORS as error:
             raise self._failure("close()", error) from error
 
     def _rows(self, what: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray:
@@ -108,7 +111,7 @@ class GymnasiumVector:
                     f"found {describe(array, leaf.dtype)}"
                 )
 
-    def _failure(self, where: str, error: Exception) -> EnvironmentFailure:
+    def _failure(self, where: str, error: BaseException) -> EnvironmentFailure:
         return EnvironmentFailure(
             f"environment {self._env_id} failed in {where}: {type(error).__name__}: {error}"
         )

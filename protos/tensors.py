@@ -11,6 +11,9 @@ INDEX = np.dtype("<i4")
 REWARD = np.dtype("<f4")
 FLAGS = np.dtype("u1")
 
+LARGEST = float(np.finfo(np.float32).max)
+"""What a float64 may be at most: policies compute in float32, where more is infinity."""
+
 
 def encode(value: Any, spec: ArraySpec, rows: int, what: str) -> bytes:
     """`value` as the bytes of [rows, *spec.shape] of the spec's dtype.
@@ -71,8 +74,8 @@ def decode(data: bytes, spec: ArraySpec, rows: int, what: str, *, clip: float = 
         clip: if not 0, floats are clipped to [-clip, clip] in a copy, and NaN becomes 0.
 
     Raises:
-        InvalidRequest: another number of bytes, a float that is not finite (where none is clipped), or
-            a category out of range.
+        InvalidRequest: another number of bytes, a float that is not finite as a float32 (where none is
+            clipped), or a category out of range.
     """
     expected = rows * spec.num_bytes
     if len(data) != expected:
@@ -81,11 +84,12 @@ def decode(data: bytes, spec: ArraySpec, rows: int, what: str, *, clip: float = 
         )
     array = np.frombuffer(data, spec.dtype).reshape(rows, *spec.shape)
     if spec.dtype.kind == "f" and clip:
-        array = np.clip(array, -clip, clip)
+        # A limit that the dtype cannot hold would be infinity, and clip nothing.
+        limit = min(clip, LARGEST, float(np.finfo(spec.dtype).max))
+        array = np.clip(array, -limit, limit)
         array[np.isnan(array)] = 0
-    elif spec.dtype.kind == "f" and not np.isfinite(array).all():
-        row = np.flatnonzero(~np.isfinite(array).reshape(rows, -1).all(1))[0]
-        raise InvalidRequest(f"{what}: expected finite numbers, found NaN or infinity in row {row}")
+    elif spec.dtype.kind == "f":
+        _check_finite(array, what)
     if spec.dtype.kind == "b" and (array.view(np.uint8) > 1).any():
         raise InvalidRequest(f"{what}: expected bools of 0 or 1, found other bytes")
     if spec.categorical and ((array < spec.minimum) | (array > spec.maximum)).any():
@@ -93,3 +97,17 @@ def decode(data: bytes, spec: ArraySpec, rows: int, what: str, *, clip: float = 
             f"{what}: expected categories of {spec}, found {array.min()} to {array.max()}"
         )
     return array
+
+
+def _check_finite(array: np.ndarray, what: str) -> None:
+    finite = np.isfinite(array)
+    fit = finite if array.itemsize <= 4 else np.abs(array) <= LARGEST
+    if fit.all():
+        return
+    row = np.flatnonzero(~fit.reshape(len(array), -1).all(1))[0]
+    if not finite[row].all():
+        raise InvalidRequest(f"{what}: expected finite numbers, found NaN or infinity in row {row}")
+    raise InvalidRequest(
+        f"{what}: expected numbers that a float32 can hold, found {array[row][~fit[row]].flat[0]} "
+        f"in row {row}"
+    )

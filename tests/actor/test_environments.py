@@ -1,6 +1,8 @@
 """Every kind of environment keeps the contract; ids that name nothing are refused with a way out."""
 
 import logging
+from contextlib import closing
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -192,6 +194,36 @@ def test_what_a_constructor_raises_is_the_cause() -> None:
     ) as caught:
         make_environment(f"{TOYS}:NotMade", 2, seed=1)
     assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("exits_when_made", "cannot be made: SystemExit: 0"),
+        ("exits_in_reset", r"failed in reset\(\): SystemExit: 0"),
+        ("exits_in_step", r"failed in step\(\): SystemExit: 0"),
+        ("exits_in_close", r"failed in close\(\): SystemExit: 0"),
+    ],
+)
+def test_an_environment_that_ends_its_process_has_failed(name: str, words: str) -> None:
+    """Its status would be the actor's: 0, and nobody would hear that there is no actor."""
+
+    def use() -> None:
+        with closing(make_environment(f"{TOYS}:{name}", 1, seed=1)) as environment:
+            environment.reset()
+            environment.step(np.zeros(1, np.int64))
+
+    with pytest.raises(EnvironmentFailure, match=f"environment {TOYS}:{name} {words}"):
+        use()
+
+
+def test_a_module_that_ends_its_process_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("leaves.py").write_text("raise SystemExit(0)")
+    with pytest.raises(EnvironmentFailure, match=r"importing leaves.py failed: SystemExit: 0"):
+        make_environment("leaves.py:make", 1, seed=1)
 
 
 def test_warnings_of_the_making_are_logged_without_colours(caplog: pytest.LogCaptureFixture) -> None:

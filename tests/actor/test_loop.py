@@ -1,6 +1,5 @@
 """The actor's story, told with fakes."""
 
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -129,17 +128,3 @@ def test_real_environments_and_the_loop_fit() -> None:
 class AlternatingClient(FakeClient):
     def act(self, timestep: TimeStep) -> np.ndarray:
         return super().act(timestep)[:, 0] * 0 + len(self.seen) % 2
-
-
-class Exiting(FakeEnvironment):
-    """An environment whose own code ends the process."""
-
-    def step(self, actions: np.ndarray) -> TimeStep:
-        sys.exit(3)
-
-
-def test_an_environment_that_exits_is_a_failure_that_the_learner_hears_of() -> None:
-    client = FakeClient()
-    with pytest.raises(EnvironmentFailure, match=r"^the environment ended its process: sys.exit\(3\)$"):
-        run_actor(Exiting(), client, stopped=never)
-    assert client.closed == ["the environment ended its process: sys.exit(3)"]

@@ -1,5 +1,6 @@
 """Small environments of every kind, for `tests.actor.toys:NAME`."""
 
+import sys
 from typing import Any, ClassVar
 
 import dm_env
@@ -109,6 +110,47 @@ class Failing(Walk):
 class FailingReset(Walk):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         raise ZeroDivisionError("no wheel")
+
+
+class Exiting(Walk):
+    """Its own code ends the process, as if all were well, where `where` says."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+        self._exit_in("__init__")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self._exit_in("reset")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._exit_in("step")
+        return super().step(action)
+
+    def close(self) -> None:
+        self._exit_in("close")
+
+    def _exit_in(self, here: str) -> None:
+        if here == self._where:
+            self._where = ""  # Once: Gymnasium closes again what was not closed.
+            sys.exit(0)
+
+
+def exits_when_made() -> Walk:
+    return Exiting("__init__")
+
+
+def exits_in_reset() -> Walk:
+    return Exiting("reset")
+
+
+def exits_in_step() -> Walk:
+    return Exiting("step")
+
+
+def exits_in_close() -> Walk:
+    return Exiting("close")
 
 
 class TextActions(Walk):

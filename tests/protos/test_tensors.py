@@ -139,6 +139,25 @@ def test_decode_clips_floats_where_it_is_asked_to() -> None:
     assert clipped.dtype == np.float32
 
 
+@pytest.mark.parametrize("value", [1e39, -1e300])
+def test_decode_refuses_what_would_be_infinite_to_the_policy(value: float) -> None:
+    data = np.array([[0, 0], [3e38, value]]).tobytes()
+    with pytest.raises(InvalidRequest) as caught:
+        decode(data, spec("float64", 2), 2, "x")
+    assert str(caught.value) == f"x: expected numbers that a float32 can hold, found {value} in row 1"
+    single = np.array(value).tobytes()
+    with pytest.raises(InvalidRequest, match="found .* in row 0"):
+        decode(single, spec("float64"), 1, "x")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_limit_beyond_the_dtype_still_clips(dtype: str) -> None:
+    values = np.array([np.inf, -np.inf, np.nan, 1], dtype)
+    clipped = decode(values.tobytes(), spec(dtype, 4), 1, "x", clip=1e300)
+    assert clipped.dtype == dtype
+    assert np.isfinite(clipped.astype(np.float32)).all()
+
+
 def test_decode_clips_no_integers() -> None:
     values = np.array([200], np.uint8)
     assert decode(values.tobytes(), spec("uint8", 1), 1, "x", clip=5.0) == 200
