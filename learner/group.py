@@ -151,7 +151,7 @@ def join(cluster: Cluster) -> Group:
     thread, before anything else is done with TensorFlow.
 
     Raises:
-        WorkerFailure: its own address cannot be used, or the others are of a group that ends just now.
+        WorkerFailure: TensorFlow cannot connect them.
     """
     # One device a learner, as without a group; the strategy would take all.
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:1], "GPU")
