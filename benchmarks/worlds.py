@@ -14,6 +14,7 @@ from protos import PROTOCOL_MINOR, PROTOCOL_VERSION, specs, tensors
 from protos import inference_pb2 as pb
 from protos.errors import ConfigError
 from protos.specs import EnvironmentSpec
+from protos.version import version
 
 EPISODE_STEPS = 1000
 """Environments of no cost truncate after so many steps."""
@@ -96,6 +97,7 @@ def open_message(spec: EnvironmentSpec, num_envs: int) -> pb.ClientMessage:
             spec=specs.to_proto(spec),
             mode=pb.TRAIN,
             client="benchmark",
+            client_version=version(),
         )
     )
 
