@@ -146,7 +146,7 @@ def test_decode_refuses_what_would_be_infinite_to_the_policy(value: float) -> No
         decode(data, spec("float64", 2), 2, "x")
     assert str(caught.value) == f"x: expected numbers that a float32 can hold, found {value} in row 1"
     single = np.array(value).tobytes()
-    with pytest.raises(InvalidRequest, match="found .* in row 0"):
+    with pytest.raises(InvalidRequest, match=r"in row 0$"):
         decode(single, spec("float64"), 1, "x")
 
 
