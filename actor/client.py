@@ -151,7 +151,7 @@ class InferenceClient:
     async def _close(self, error: str) -> None:
         if self._stream is not None:
             stream, self._stream = self._stream, None
-            await stream.close(error)
+            await stream.close(_sendable(error))
 
     # One step -----------------------------------------------------------------------------------
 
@@ -258,9 +258,14 @@ class InferenceClient:
             spec=specs.to_proto(self.spec),
             mode=self._mode,
             resume_token=self._token,
-            client=self._name,
+            client=_sendable(self._name),
             client_version=version(),
         )
+
+
+def _sendable(text: str) -> str:
+    """`text` as UTF-8 can hold it: file names and arguments that are none carry lone surrogates."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _column(value: Any, dtype: Any, rows: int, what: str) -> np.ndarray:

@@ -267,6 +267,14 @@ def test_a_failed_environment_reaches_the_learners_log(learner: FakeLearner) -> 
     assert learner.next_dropped() == learner.next_dropped() == [0]
 
 
+def test_words_that_are_no_utf8_reach_the_learner_too(learner: FakeLearner) -> None:
+    with LogLines("learner.serving") as log:
+        client = connect(learner.address, name="caf\udce9")
+        client.__enter__()
+        client.close(error="no file caf\udce9.rom")
+    assert log.lines() == ["caf\\udce9: its environment failed: no file caf\\udce9.rom"]
+
+
 def test_close_may_be_called_often_and_before_anything(learner: FakeLearner) -> None:
     client = connect(learner.address)
     client.close()
