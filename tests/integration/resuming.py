@@ -19,6 +19,7 @@ from gymnasium import spaces
 from learner.app import Learner
 from learner.config import LearnerOptions
 from learner.experience.unrolls import RowSpec, Steps
+from learner.flags import LeaseEnd
 from learner.telemetry.statistics import Registry
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoints
@@ -80,7 +81,7 @@ class Run:
         """Steps of new leases, until so many unrolls are finished."""
         slots = np.arange(SLOTS, dtype=np.int32)
         writer = self.learner._experience.writer
-        writer.drop(slots)
+        writer.drop(slots, LeaseEnd.CLOSED)
         for number in range(unrolls // SLOTS * LENGTH + 1):
             steps = self._steps(rng, slots, first=number == 0)
             assert writer.wait_for_room()
