@@ -49,7 +49,7 @@ images:
 CHECKOV := .venv-checkov/bin/checkov
 
 lint-k8s: $(CHECKOV)
-	k8s/lint.sh $(CHECKOV)
+	k8s/lint.sh "$(CURDIR)/$(CHECKOV)"
 
 $(CHECKOV):
 	$(PYTHON) -m venv .venv-checkov
