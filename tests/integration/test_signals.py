@@ -2,6 +2,7 @@
 
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,14 @@ def train(launch: Launcher, folder: Path, logdir: str, **more: object) -> Proces
         **more,
     )
     return launch.python("-m", "learner", "train", *chosen, cwd=folder)
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Under nohup SIGHUP is ignored, and children inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture
