@@ -77,6 +77,7 @@ def wait_for_others(cluster: Cluster, stopped: Callable[[], bool]) -> bool:
         while missing and not stopped():
             missing = {address for address in missing if not _is_there(address)}
             if missing:
+                # Sockets of other machines, which nothing announces.
                 time.sleep(PROBE_SECONDS)
     return not stopped()
 

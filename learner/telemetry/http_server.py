@@ -196,7 +196,7 @@ class _Exchange(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(response.body)
 
-    do_HEAD = do_GET  # noqa: N815
+    do_HEAD = do_GET  # noqa: N815 - the name that the base looks for
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         # The base's word for a method that is not here is one for methods that nobody knows.

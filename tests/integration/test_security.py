@@ -166,7 +166,7 @@ def test_probes_need_no_token(authority: Authority) -> None:
         unknown = channel.unary_unary("/grpc.health.v1.HealthX/Check")
         with pytest.raises(grpc.RpcError) as refused:
             unknown(b"")
-        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]  # stubs give RpcError no code
 
 
 # TLS --------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class Workload:
             )
         return high
 
-    @cache  # noqa: B019
+    @cache  # noqa: B019 - as above
     def measured(self, actors: int) -> Mapping[str, float]:
         """Rates of the counters that so many actors make the learner export, and their number."""
         found = self.prediction(actors)

@@ -69,7 +69,7 @@ class Rendered(list[Resource]):
     def container(self, name: str) -> Resource:
         (container,) = self.pod(name)["containers"]
         assert container["name"] == name
-        return container  # type: ignore[no-any-return]
+        return container  # type: ignore[no-any-return]  # parsed YAML has no types
 
     def files(self, name: str) -> Mapping[str, str]:
         """Contents of the pod's configuration, by the file's name."""
