@@ -46,7 +46,9 @@ class ServingOptions:
     torso: Literal["auto", "mlp", "shallow", "deep"] = option("auto", "network, as in `seedbed train`")
     hidden_sizes: tuple[int, ...] = option((64, 64), "units of the MLP's layers", at_least=1)
     inference_threads: int = option(1, "threads that call the policy", at_least=1)
-    tf_threads: int = option(0, "threads of one TensorFlow operation; 0 for one a core", at_least=0)
+    tf_threads: int = option(
+        0, "threads of one TensorFlow operation; 0 for half of the cores", at_least=0
+    )
     unroll_length: int = option(20, "transitions of a recorded unroll", at_least=1)
     record: bool = option(True, "record unrolls, which a thread takes and drops")
     transport: Literal["unix", "tcp"] = option("unix", "unix socket or TCP on 127.0.0.1")

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.children import commands, raise_file_limit, with_port
 from benchmarks.measure import thread_cpu_seconds
-from learner.config import LearnerOptions
+from learner.config import LearnerOptions, operation_threads
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import Steps, UnrollPool, UnrollWriter, pool_columns
 from learner.flags import LeaseEnd
@@ -53,7 +53,7 @@ def run_learner(connection: Connection, setup: Setup) -> None:
     import_tensorflow()
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(setup.options.tf_threads)
+    tf.config.threading.set_intra_op_parallelism_threads(operation_threads(setup.options.tf_threads))
     serving = ServingLearner(setup)
     connection.send(serving.start())
     for command, *arguments in commands(connection):

@@ -188,7 +188,10 @@ class LearnerOptions(AgentOptions):
         "auto", "display: live on a terminal, plain lines elsewhere"
     )
     tf_threads: int = option(
-        0, "threads of one TensorFlow operation (intra-op); 0 for one a core", at_least=0, at_most=1024
+        0,
+        "threads of one TensorFlow operation (intra-op); 0 for half of the cores",
+        at_least=0,
+        at_most=1024,
     )
 
     def __post_init__(self) -> None:
@@ -341,6 +344,12 @@ MAX_DEFAULT_ACTORS = 8
 def default_actors(cores: int) -> int:
     """Actor processes where nobody says how many: one a core, whose load the learner shares."""
     return min(max(cores, 1), MAX_DEFAULT_ACTORS)
+
+
+def operation_threads(chosen: int) -> int:
+    """Threads of one TensorFlow operation for `--tf-threads` of `chosen`: half of the cores where nobody
+    says how many, because policy calls and updates run side by side and would wait for each other's."""
+    return chosen or max(available_cores() // 2, 1)
 
 
 def available_cores() -> int:

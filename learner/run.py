@@ -17,7 +17,7 @@ from google.protobuf import json_format
 from rich.console import Console
 
 from learner.cluster import Cluster, read_cluster, wait_for_others
-from learner.config import LearnerOptions, TrainOptions
+from learner.config import LearnerOptions, TrainOptions, operation_threads
 from learner.local_actors import Description, LocalActors, child_actor, child_environment
 from learner.run_options import check_alike, derived_seed, located, of_group
 from learner.serving.recorder import FileRecorder
@@ -262,8 +262,8 @@ class _Run:
 
         if self._options.reproducible:
             tf.config.experimental.enable_op_determinism()
-        if self._options.tf_threads:
-            tf.config.threading.set_intra_op_parallelism_threads(self._options.tf_threads)
+        threads = operation_threads(self._options.tf_threads)
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
 
     def _joined(self) -> bool:
         """Wait for the other learners, if this one is of a group. False if there is nothing to do."""

@@ -133,7 +133,7 @@ def acceptable(options: TuneOptions, setting: Setting) -> bool:
 def variants(options: TuneOptions, best: Setting) -> list[Setting]:
     """Changes of one option of `best` that cannot be told from the model."""
     changes = (
-        {"tf_threads": 0 if best.tf_threads == 1 else 1},
+        {"tf_threads": 0 if best.tf_threads else available_cores()},
         {"inference_threads": best.inference_threads + 1},
         {"queue_capacity": 2 * best.batch_size},
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from learner.config import TrainOptions
+from learner.config import TrainOptions, available_cores
 from learner.planning import tune as module
 from learner.planning.model import Costs, Line
 from learner.planning.options import TuneOptions
@@ -118,7 +118,7 @@ def test_the_model_ranks_the_best_of_each_number_of_actors_first() -> None:
 def test_variants_change_one_option_each() -> None:
     best = Setting.of(options())
     assert variants(options(), best) == [
-        dataclasses.replace(best, tf_threads=1),
+        dataclasses.replace(best, tf_threads=available_cores()),
         dataclasses.replace(best, inference_threads=2),
         dataclasses.replace(best, queue_capacity=16),
     ]
