@@ -27,16 +27,12 @@ from learner.signals import ending_signals
 from learner.telemetry.drain import Drain
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.evaluations import Evaluations
-from learner.telemetry.http_server import HttpServer, Response
 from learner.telemetry.logs import import_tensorflow
-from learner.telemetry.problems import Problems
 from learner.telemetry.progress import make_display
-from learner.telemetry.prometheus import CONTENT_TYPE, PrometheusMetrics
-from learner.telemetry.reporter import Reporter, Sink
+from learner.telemetry.reporter import Reporter
 from learner.telemetry.run_directory import OFFENDING_BATCH, RunDirectory
 from learner.telemetry.statistics import Registry
-from learner.telemetry.status import Status
-from learner.telemetry.status_page import status_page
+from learner.telemetry.status_server import StatusServer
 from learner.telemetry.summary import summarize
 from learner.telemetry.watchdog import Watchdog
 from learner.threads import Threads
@@ -114,8 +110,7 @@ class _Run:
         self._learner: Learner | None = None
         self._woken = False
         self._local_token = secrets.token_urlsafe()
-        self._problems = Problems()
-        self._status: Status
+        self._status: StatusServer
 
     def execute(self) -> int:
         with ending_signals(self._wake) as received:
@@ -165,29 +160,14 @@ class _Run:
         return server
 
     def _start_status(self, server: InferenceServer) -> None:
-        options = self._options
-        self._status = Status(
-            env=options.env,
-            agent=options.agent,
-            interval_seconds=options.log_interval_seconds,
-            sessions=server.sessions,
-            problems=self._problems,
-        )
-        self._prometheus = PrometheusMetrics(self._registry, env=options.env)
-        if options.metrics_listen is None:
-            return
-        self._closing.enter_context(self._problems.attached(logging.getLogger()))
-        http = HttpServer(
-            options.metrics_listen,
-            {
-                "/": status_page,
-                "/status.json": self._status.response,
-                "/metrics": lambda: Response(self._prometheus.exposition(), CONTENT_TYPE),
-            },
+        self._status = StatusServer(
+            self._options,
+            self._registry,
+            server.sessions,
             on_failure=lambda error: self._threads.fail("http server", error),
         )
-        http.start()
-        self._closing.callback(http.close)
+        self._closing.callback(self._status.close)
+        self._status.start()
 
     def _make_recorder(self) -> FileRecorder | None:
         if self._options.record is None:
@@ -351,15 +331,12 @@ class _Run:
         )
 
     def _make_reporter(self, learner: "Learner", server: InferenceServer) -> Reporter:
-        sinks: list[Sink] = [self._directory.write_metrics, self._display.show]
-        if self._options.metrics_listen is not None:
-            self._status.follow(learner.episodes.curve, learner.evaluations)
-            sinks += [self._status.show, self._prometheus.note]
+        self._status.follow(learner.episodes.curve, learner.evaluations)
         return Reporter(
             self._options.log_interval_seconds,
             lambda: learner.report(server.statistics()),
             self._registry,
-            sinks,
+            [self._directory.write_metrics, self._display.show, *self._status.sinks()],
             on_failure=lambda error: self._threads.fail("reporter", error),
         )
 
