@@ -7,18 +7,17 @@ import logging
 import os
 import secrets
 import tempfile
-from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from google.protobuf import json_format
 from rich.console import Console
 
+from learner.awaited_spec import AwaitedSpec
 from learner.cluster import Cluster, read_cluster, wait_for_others
 from learner.config import LearnerOptions, TrainOptions
-from learner.local_actors import Description, LocalActors, child_actor, child_environment
+from learner.local_actors import LocalActors, child_actor, child_environment
 from learner.run_options import check_alike, derived_seed, located, of_group
 from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
@@ -37,8 +36,6 @@ from learner.telemetry.summary import summarize
 from learner.telemetry.watchdog import Watchdog
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
-from protos import inference_pb2 as pb
-from protos import specs
 from protos.errors import CheckpointError, NotServing, RunEnded, WorkerFailure
 from protos.specs import EnvironmentSpec
 
@@ -106,7 +103,8 @@ class _Run:
         self._closing = closing
         self._registry = Registry()
         self._threads = Threads(on_failure=self._wake)
-        self._spec: Future[EnvironmentSpec] = Future()
+        # Of local actors, the first one's session says what it steps.
+        self._spec = AwaitedSpec(None if isinstance(options, TrainOptions) else options.env)
         self._learner: Learner | None = None
         self._woken = False
         self._local_token = secrets.token_urlsafe()
@@ -142,7 +140,7 @@ class _Run:
             health_listen=options.health_listen,
             security=ServerSecurity(options, local_token=self._local_token, environ=os.environ),
             lease_seconds=options.lease_seconds,
-            offer_spec=self._offer_spec,
+            offer_spec=self._spec.offer,
             max_message_rate=options.max_message_rate,
             recorder=recorder,
             on_failure=lambda error: self._threads.fail("event loop", error),
@@ -153,10 +151,8 @@ class _Run:
             # Not before the address is this learner's: a start that is refused removes no old file.
             recorder.start()
         self._registry.register("serving", server.statistics)
-        if options.env is not None and not local:
-            self._description = Description(options.env)
-            self._threads.start("environment", self._describe)
-            self._closing.callback(self._description.close)
+        self._spec.start(self._threads)
+        self._closing.callback(self._spec.close)
         return server
 
     def _start_status(self, server: InferenceServer) -> None:
@@ -214,25 +210,11 @@ class _Run:
         version = self._restored.version if self._restored else 0
         return derived_seed(self._options.seed, index, version)
 
-    def _describe(self) -> None:
-        text = self._description.text()
-        spec = specs.from_proto(json_format.Parse(text, pb.EnvironmentSpec()))
-        if self._spec.set_running_or_notify_cancel():
-            self._spec.set_result(spec)
-
-    def _offer_spec(self, spec: EnvironmentSpec) -> None:
-        """The first session's specs decide, unless a description of --env does. On the event loop."""
-        described = self._options.env is not None and not isinstance(self._options, TrainOptions)
-        if not described and not self._spec.done() and self._spec.set_running_or_notify_cancel():
-            self._spec.set_result(spec)
-
     def _wait_for_spec(self) -> EnvironmentSpec | None:
         """What to train on; None if the run is to end before it has begun."""
         self._status.enter("waiting for the first actor")
-        with suppress(CancelledError):
-            spec = self._spec.result()
-            return None if self._woken else spec
-        return None
+        spec = self._spec.wait()
+        return None if self._woken else spec
 
     def _import_tensorflow(self) -> None:
         logger.info("starting TensorFlow")
