@@ -29,10 +29,10 @@ from learner.telemetry.evaluations import Evaluations
 from learner.telemetry.logs import import_tensorflow
 from learner.telemetry.progress import make_display
 from learner.telemetry.reporter import Reporter
+from learner.telemetry.results import leave_results
 from learner.telemetry.run_directory import OFFENDING_BATCH, RunDirectory
 from learner.telemetry.statistics import Registry
 from learner.telemetry.status_server import StatusServer
-from learner.telemetry.summary import summarize
 from learner.telemetry.watchdog import Watchdog
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
@@ -289,7 +289,8 @@ class _Run:
         self._end_acting(learner, server, actors)
         # After a failure in the middle of an update the weights may be half of two versions.
         saved = trained and learner.save()
-        self._leave_results(learner)
+        evaluations, version = learner.evaluations(), learner.trainer.version
+        leave_results(self._directory, learner.episodes, evaluations, version)
         self._check_end(learner, saved)
 
     def _make_learner(self, spec: EnvironmentSpec) -> "Learner":
@@ -380,27 +381,6 @@ class _Run:
                 f"{learner.episodes.env_steps:,}",
                 f"{learner.trainer.version:,}",
             )
-
-    def _leave_results(self, learner: "Learner") -> None:
-        evaluations = learner.evaluations()
-        self._directory.write_learning_curve(learner.episodes.curve(), evaluations)
-        summary = summarize(self._options, learner.episodes, evaluations, learner.trainer.version)
-        try:
-            self._directory.write_summary(summary)
-        except OSError as error:
-            logger.error("summary.json cannot be written: %s", error)
-        mean = summary.mean_return_100
-        logger.info(
-            "%s environment steps in %.1f s (%s steps/s), %s episodes, mean return of the last %d: %s; "
-            "see %s",
-            f"{summary.env_steps:,}",
-            summary.seconds,
-            f"{summary.steps_per_second:,.0f}",
-            f"{summary.episodes:,}",
-            min(summary.episodes, 100),
-            "none yet" if mean is None else f"{mean:.1f}",
-            self._directory.path,
-        )
 
 
 def _was_finished(checkpoint: Checkpoint, options: LearnerOptions) -> bool:
