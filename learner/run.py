@@ -17,7 +17,7 @@ from rich.console import Console
 from learner.awaited_spec import AwaitedSpec
 from learner.cluster import Cluster, read_cluster, wait_for_others
 from learner.config import LearnerOptions, TrainOptions
-from learner.local_actors import LocalActors, child_actor, child_environment
+from learner.local_actors import LocalActors, child_environment, children_of_run
 from learner.run_options import check_alike, derived_seed, located, of_group
 from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
@@ -182,16 +182,8 @@ class _Run:
         options = self._options
         if not isinstance(options, TrainOptions):
             return None
-        commands = [
-            self._actor_command(index, options.envs_per_actor, f"--name=local {index}")
-            for index in range(options.num_actors)
-        ]
-        if options.eval_interval:
-            words = "--name=evaluation", "--mode=evaluate"
-            evaluating = options.evaluation_environments
-            commands.append(self._actor_command(options.num_actors, evaluating, *words))
         actors = LocalActors(
-            commands,
+            children_of_run(options, self._actors_address, self._environment_seed),
             start_thread=self._threads.start,
             environ=child_environment(os.environ, self._local_token),
         )
@@ -199,10 +191,6 @@ class _Run:
         actors.start()
         self._registry.register("actors", actors.statistics)
         return actors
-
-    def _actor_command(self, index: int, environments: int, *more: str) -> list[str]:
-        seed = self._environment_seed(index)
-        return child_actor(self._actors_address, str(self._options.env), environments, seed, *more)
 
     def _environment_seed(self, index: int) -> int:
         """Of one actor's environments; another one after a resumption, which would see the same
