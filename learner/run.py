@@ -19,6 +19,7 @@ from learner.cluster import Cluster, read_cluster, wait_for_others
 from learner.config import LearnerOptions, TrainOptions
 from learner.local_actors import LocalActors, child_environment, children_of_run
 from learner.run_options import check_alike, derived_seed, located, of_group
+from learner.serving.addresses import Addresses
 from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
@@ -134,10 +135,9 @@ class _Run:
             self._actors_address = f"unix:{folder}/learner.sock"
         listen = options.listen or (self._actors_address if local else DEFAULT_LISTEN)
         recorder = self._make_recorder()
+        own = self._actors_address if local and options.listen else None
         server = InferenceServer(
-            listen,
-            local=self._actors_address if local and options.listen else None,
-            health_listen=options.health_listen,
+            Addresses(listen, local=own, health=options.health_listen),
             security=ServerSecurity(options, local_token=self._local_token, environ=os.environ),
             lease_seconds=options.lease_seconds,
             offer_spec=self._spec.offer,

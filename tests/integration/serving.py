@@ -10,6 +10,7 @@ import pytest
 from learner import app
 from learner.agents.agent import Agent
 from learner.config import LearnerOptions
+from learner.serving.addresses import Addresses
 from learner.serving.batcher import Request
 from learner.serving.server import InferenceServer
 from learner.telemetry.statistics import Registry
@@ -45,7 +46,7 @@ class ServingLearner:
         self.listen = address
         self._threads = Threads(on_failure=self.learner.stop_training)
         self.server = InferenceServer(
-            address,
+            Addresses(address),
             lease_seconds=options.lease_seconds,
             on_failure=lambda error: self._threads.fail("event loop", error),
         )
