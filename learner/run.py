@@ -283,18 +283,17 @@ class _Run:
 
     def _make_learner(self, spec: EnvironmentSpec) -> "Learner":
         # Imported here: everything below needs TensorFlow.
-        from learner.app import Learner
+        from learner.app import Learner, RunFiles
 
-        options = self._options
+        options, directory = self._options, self._directory
         local = options.num_actors * options.envs_per_actor if isinstance(options, TrainOptions) else 0
         logger.info("building the agent for %s", spec)
         self._status.enter("building the agent")
+        best = Checkpoints(directory.best_checkpoint, keep=1)
         return Learner(
             options,
             spec,
-            checkpoints=self._checkpoints,
-            best_checkpoints=Checkpoints(self._directory.best_checkpoint, keep=1),
-            offending_batch=self._directory.path / OFFENDING_BATCH,
+            RunFiles(self._checkpoints, best, directory.path / OFFENDING_BATCH),
             restored=self._restored,
             registry=self._registry,
             local_environments=local,

@@ -37,9 +37,11 @@ class ServingLearner:
         self.learner = app.Learner(
             options,
             SPEC,
-            checkpoints=Checkpoints(folder, keep=1),
-            best_checkpoints=Checkpoints(folder, keep=1),
-            offending_batch=folder / "offending_batch.npz",
+            app.RunFiles(
+                Checkpoints(folder, keep=1),
+                Checkpoints(folder, keep=1),
+                folder / "offending_batch.npz",
+            ),
             restored=None,
             registry=Registry(),
         )
