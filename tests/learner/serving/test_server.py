@@ -191,7 +191,7 @@ class Dying(InferenceServer):
 
 def test_the_owner_hears_of_an_event_loop_that_dies(address: str) -> None:
     failures: list[BaseException] = []
-    server = Dying(address, lease_seconds=1, on_failure=failures.append)
+    server = Dying(Addresses(address), lease_seconds=1, on_failure=failures.append)
     server.start()
     assert failures == []
     server.close()
