@@ -16,6 +16,7 @@ from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import Steps, UnrollPool, UnrollWriter, pool_columns
 from learner.flags import LeaseEnd
 from learner.planning.ready import ready_batch
+from learner.serving.addresses import Addresses
 from learner.serving.server import InferenceServer
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.logs import import_tensorflow
@@ -85,7 +86,7 @@ class ServingLearner:
 
         options, spec = setup.options, setup.spec
         self._spec, self._options, self._address = spec, options, setup.address
-        self._server = InferenceServer(setup.address, lease_seconds=options.lease_seconds)
+        self._server = InferenceServer(Addresses(setup.address), lease_seconds=options.lease_seconds)
         self._threads = Threads(on_failure=lambda: None)  # `counters` raises it
         slots, capacity = options.max_environments, options.queue_capacity or options.batch_size
         self._acting = Acting(

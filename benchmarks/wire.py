@@ -18,6 +18,7 @@ from benchmarks.counting_proxy import Carried, CountingProxy
 from benchmarks.measure import Meter, Window
 from benchmarks.worlds import FreeEnvironments, parse_observation, payload_bytes, spec_of
 from learner.planning.ready import VERSION
+from learner.serving.addresses import Addresses
 from learner.serving.batcher import Request
 from learner.serving.leases import Lane
 from learner.serving.server import InferenceServer
@@ -87,7 +88,7 @@ def measure_case(case: str, num_actions: int, steps: int) -> dict[str, Any]:
 def _exchange(spec: EnvironmentSpec, environments: FreeEnvironments, steps: int) -> Carried:
     """What `steps` steps of all environments put on the connection."""
     num_envs = environments.num_envs
-    server = InferenceServer("127.0.0.1:0", lease_seconds=0.0)
+    server = InferenceServer(Addresses("127.0.0.1:0"), lease_seconds=0.0)
     server.start()
     try:
         server.open_lanes({pb.TRAIN: _lane(spec, num_envs)})

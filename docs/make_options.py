@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules besid
 
 from actor.config import ActorOptions  # noqa: E402
 from learner.agent_options import AgentOptions  # noqa: E402
+from learner.algorithm_options import AlgorithmOptions  # noqa: E402
 from learner.config import (  # noqa: E402
     FREE_ON_RESUME,
     EvaluateOptions,
@@ -32,8 +33,9 @@ PAGE = ROOT / "docs" / "options.md"
 HEAD = """\
 # Options
 
-Made by `python docs/make_options.py` from the option dataclasses in `learner/agent_options.py`,
-`learner/config.py`, `learner/planning/options.py` and `actor/config.py`. Edit those, not this page.
+Made by `python docs/make_options.py` from the option dataclasses in `learner/algorithm_options.py`,
+`learner/agent_options.py`, `learner/config.py`, `learner/planning/options.py` and `actor/config.py`.
+Edit those, not this page.
 
 An option has one name, spelt in three ways: `--batch-size 32` on the command line,
 `SEEDBED_BATCH_SIZE=32` in the environment, `batch_size = 32` in a TOML file that `--config` names. The
@@ -45,10 +47,16 @@ Flags that are on or off have a negative form: `--describe`, `--no-describe`.
 
 SECTIONS = (
     (
-        "The algorithm and its network",
+        "The algorithm",
+        "`seedbed train` and `seedbed learner`.",
+        AlgorithmOptions,
+        (),
+    ),
+    (
+        "Its network",
         "`seedbed train` and `seedbed learner`.",
         AgentOptions,
-        (),
+        (AlgorithmOptions,),
     ),
     (
         "The learner and its run",

@@ -4,6 +4,7 @@ which data flows, so that reading it is reading the architecture."""
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,17 @@ SHARED_EVERY = 1000
 different kinds may round differently, which would add up."""
 
 
+@dataclass(frozen=True)
+class RunFiles:
+    """Where a learner leaves what outlives it."""
+
+    checkpoints: Checkpoints
+    best_checkpoints: Checkpoints
+    """of the evaluation that went best"""
+    offending_batch: Path
+    """of the last update, after too many that were skipped"""
+
+
 class Learner:
     """One policy that acts and learns, between a lane of sessions and a folder of checkpoints."""
 
@@ -50,18 +62,16 @@ class Learner:
         self,
         options: LearnerOptions,
         spec: EnvironmentSpec,
+        files: RunFiles,
         *,
-        checkpoints: Checkpoints,
-        best_checkpoints: Checkpoints,
         restored: Checkpoint | None,
-        offending_batch: Path,
         registry: Registry,
         local_environments: int = 0,
         group: Group | None = None,
     ) -> None:
         self._options = options
         self._spec = spec
-        self._checkpoints = checkpoints
+        self._checkpoints = files.checkpoints
         self._group = group
         # Room for the leases of actors that were killed, which last a while, beside their heirs'.
         slots = options.max_environments or 4 * local_environments or 1024
@@ -111,7 +121,7 @@ class Learner:
             lock_step=options.takes_turns,
         )
 
-        self._replay_checkpoints = checkpoints.beside("replay") if options.save_replay else None
+        self._replay_checkpoints = files.checkpoints.beside("replay") if options.save_replay else None
         saved = load_replay(self._replay_checkpoints) if self._replay_checkpoints else None
         if saved:
             restore_replay(self._experience, saved)
@@ -121,7 +131,7 @@ class Learner:
         update = TracedUpdate(self.agent, self._acting.layout, options.sample_length, options.batch_size)
         self._training_clock, self._data_wait_clock = BusyClock(), BusyClock()
         self._skipped = SkippedUpdates(
-            options.max_skipped_updates, offending_batch, before=None if version else 0
+            options.max_skipped_updates, files.offending_batch, before=None if version else 0
         )
         self.trainer = Trainer(
             group.guarded(update) if group else update,
@@ -138,11 +148,21 @@ class Learner:
         # Evaluation, beside all that: the agent as it is now and then, in a lane of its own.
         self.evaluator: Evaluator | None = None
         if options.eval_interval:
-            self.evaluator = Evaluator(options, spec, self.agent, best_checkpoints, self._snapshot)
+            self.evaluator = Evaluator(options, spec, self.agent, files.best_checkpoints, self._snapshot)
             if restored:
                 evaluations = restored.metadata.get("evaluations", [])
                 self.evaluator.restore(evaluations, self.episodes.env_steps)
 
+        self._register(registry)
+        self._saved, self._saved_at = self._moment(), time.monotonic()
+        self._warned: Mapping[str, float] = {}
+        self._step_rate = Rate(self.episodes.env_steps)
+        self._rows_per_batch = Ratio()
+        self._actors_idle = Ratio()
+        self._event_loop, self._queue_full = Rate(), Rate()
+
+    def _register(self, registry: Registry) -> None:
+        """Let all parts report."""
         reporting: dict[str, Reporting] = {
             "acting": self._acting,
             "episodes": self.episodes,
@@ -150,7 +170,7 @@ class Learner:
             "trainer": self.trainer,
             "updates": self._skipped,
             # The first learner's alone: the age of those that another never saves would be an alarm.
-            **({"checkpoints": checkpoints} if not (group and group.index) else {}),
+            **({"checkpoints": self._checkpoints} if not (self._group and self._group.index) else {}),
             **({"evaluation": self.evaluator.evaluations} if self.evaluator else {}),
             **({"group": self._rounds} if self._rounds else {}),
         }
@@ -159,12 +179,6 @@ class Learner:
         registry.register_spreads("acting", self._acting.spreads)
         registry.register_spreads("episodes", self.episodes.spreads)
         registry.register_spreads("trainer", self.trainer.spreads)
-        self._saved, self._saved_at = self._moment(), time.monotonic()
-        self._warned: Mapping[str, float] = {}
-        self._step_rate = Rate(self.episodes.env_steps)
-        self._rows_per_batch = Ratio()
-        self._actors_idle = Ratio()
-        self._event_loop, self._queue_full = Rate(), Rate()
 
     def start(self, threads: Threads) -> None:
         """Start the inference and prefetch threads; the caller's thread trains with `trainer.run`."""

@@ -1,6 +1,6 @@
 """Options of the learner's commands, as frozen dataclasses; each says its unit and its bounds.
 
-`AgentOptions` (learner/agent_options.py) is what an algorithm and its network need, `LearnerOptions`
+`AgentOptions` (learner/agent_options.py) is what an algorithm and its network need; `LearnerOptions`
 adds experience, serving and the run, `TrainOptions` adds the local actors. What two options forbid each
 other is refused here, at start, with the way out.
 """
@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from learner.agent_options import REPLAY_AGENTS, AgentOptions
+from learner.agent_options import AgentOptions
+from learner.algorithm_options import REPLAY_AGENTS
 from protos.credentials import ConnectionOptions
 from protos.errors import ConfigError
 from protos.options import check_ranges, check_server, check_video, option

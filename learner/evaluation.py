@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from learner.config import EvaluateOptions
 from learner.local_actors import LocalActors, child_actor
+from learner.serving.addresses import Addresses
 from learner.serving.server import InferenceServer
 from learner.signals import ending_signals
 from learner.stored_run import StoredRun, load_policy, read_run
@@ -54,7 +55,7 @@ def evaluate(options: EvaluateOptions) -> int:
         folder = closing.enter_context(tempfile.TemporaryDirectory(prefix="seedbed-"))
         address = f"unix:{folder}/learner.sock"
         server = InferenceServer(
-            address,
+            Addresses(address),
             lease_seconds=0.0,
             on_failure=lambda error: threads.fail("event loop", error),
         )

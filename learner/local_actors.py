@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from learner.config import TrainOptions
 from learner.telemetry.statistics import Clock
 from protos.errors import EnvironmentFailure, WorkerFailure
 from protos.secrets import TOKEN_VARIABLE
@@ -40,6 +41,26 @@ def child_actor(server: str, env: str, environments: int, seed: int, *more: str)
         f"--parent={os.getpid()}",
         *more,
     )
+
+
+def children_of_run(options: TrainOptions, server: str, seed: Callable[[int], int]) -> list[list[str]]:
+    """The command lines of a run's actors: those that train, and behind them the one that evaluates.
+
+    Args:
+        options: the run's.
+        server: address of the learner.
+        seed: of the environments of the actor with that index.
+    """
+    env = str(options.env)
+    commands = [
+        child_actor(server, env, options.envs_per_actor, seed(index), f"--name=local {index}")
+        for index in range(options.num_actors)
+    ]
+    if options.eval_interval:
+        environments, its_seed = options.evaluation_environments, seed(options.num_actors)
+        words = "--name=evaluation", "--mode=evaluate"
+        commands.append(child_actor(server, env, environments, its_seed, *words))
+    return commands
 
 
 def child_environment(environ: Mapping[str, str], token: str | None = None) -> dict[str, str]:

@@ -7,7 +7,7 @@ preset's, then file, environment and command line.
 from collections.abc import Mapping
 from typing import Any
 
-from learner.agent_options import DEFAULT_AGENT
+from learner.algorithm_options import DEFAULT_AGENT
 from protos.errors import ConfigError
 
 Settings = Mapping[str, Any]

@@ -7,19 +7,19 @@ import logging
 import os
 import secrets
 import tempfile
-from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from google.protobuf import json_format
 from rich.console import Console
 
+from learner.awaited_spec import AwaitedSpec
 from learner.cluster import Cluster, read_cluster, wait_for_others
 from learner.config import LearnerOptions, TrainOptions, operation_threads
-from learner.local_actors import Description, LocalActors, child_actor, child_environment
+from learner.local_actors import LocalActors, child_environment, children_of_run
 from learner.run_options import check_alike, derived_seed, located, of_group
+from learner.serving.addresses import Addresses
 from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
@@ -27,22 +27,16 @@ from learner.signals import ending_signals
 from learner.telemetry.drain import Drain
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.evaluations import Evaluations
-from learner.telemetry.http_server import HttpServer, Response
 from learner.telemetry.logs import import_tensorflow
-from learner.telemetry.problems import Problems
 from learner.telemetry.progress import make_display
-from learner.telemetry.prometheus import CONTENT_TYPE, PrometheusMetrics
-from learner.telemetry.reporter import Reporter, Sink
+from learner.telemetry.reporter import Reporter
+from learner.telemetry.results import leave_results
 from learner.telemetry.run_directory import OFFENDING_BATCH, RunDirectory
 from learner.telemetry.statistics import Registry
-from learner.telemetry.status import Status
-from learner.telemetry.status_page import status_page
-from learner.telemetry.summary import summarize
+from learner.telemetry.status_server import StatusServer
 from learner.telemetry.watchdog import Watchdog
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoint, Checkpoints
-from protos import inference_pb2 as pb
-from protos import specs
 from protos.errors import CheckpointError, NotServing, RunEnded, WorkerFailure
 from protos.specs import EnvironmentSpec
 
@@ -110,12 +104,12 @@ class _Run:
         self._closing = closing
         self._registry = Registry()
         self._threads = Threads(on_failure=self._wake)
-        self._spec: Future[EnvironmentSpec] = Future()
+        # Of local actors, the first one's session says what it steps.
+        self._spec = AwaitedSpec(None if isinstance(options, TrainOptions) else options.env)
         self._learner: Learner | None = None
         self._woken = False
         self._local_token = secrets.token_urlsafe()
-        self._problems = Problems()
-        self._status: Status
+        self._status: StatusServer
 
     def execute(self) -> int:
         with ending_signals(self._wake) as received:
@@ -141,13 +135,12 @@ class _Run:
             self._actors_address = f"unix:{folder}/learner.sock"
         listen = options.listen or (self._actors_address if local else DEFAULT_LISTEN)
         recorder = self._make_recorder()
+        own = self._actors_address if local and options.listen else None
         server = InferenceServer(
-            listen,
-            local=self._actors_address if local and options.listen else None,
-            health_listen=options.health_listen,
+            Addresses(listen, local=own, health=options.health_listen),
             security=ServerSecurity(options, local_token=self._local_token, environ=os.environ),
             lease_seconds=options.lease_seconds,
-            offer_spec=self._offer_spec,
+            offer_spec=self._spec.offer,
             max_message_rate=options.max_message_rate,
             recorder=recorder,
             on_failure=lambda error: self._threads.fail("event loop", error),
@@ -158,36 +151,19 @@ class _Run:
             # Not before the address is this learner's: a start that is refused removes no old file.
             recorder.start()
         self._registry.register("serving", server.statistics)
-        if options.env is not None and not local:
-            self._description = Description(options.env)
-            self._threads.start("environment", self._describe)
-            self._closing.callback(self._description.close)
+        self._spec.start(self._threads)
+        self._closing.callback(self._spec.close)
         return server
 
     def _start_status(self, server: InferenceServer) -> None:
-        options = self._options
-        self._status = Status(
-            env=options.env,
-            agent=options.agent,
-            interval_seconds=options.log_interval_seconds,
-            sessions=server.sessions,
-            problems=self._problems,
-        )
-        self._prometheus = PrometheusMetrics(self._registry, env=options.env)
-        if options.metrics_listen is None:
-            return
-        self._closing.enter_context(self._problems.attached(logging.getLogger()))
-        http = HttpServer(
-            options.metrics_listen,
-            {
-                "/": status_page,
-                "/status.json": self._status.response,
-                "/metrics": lambda: Response(self._prometheus.exposition(), CONTENT_TYPE),
-            },
+        self._status = StatusServer(
+            self._options,
+            self._registry,
+            server.sessions,
             on_failure=lambda error: self._threads.fail("http server", error),
         )
-        http.start()
-        self._closing.callback(http.close)
+        self._closing.callback(self._status.close)
+        self._status.start()
 
     def _make_recorder(self) -> FileRecorder | None:
         if self._options.record is None:
@@ -206,16 +182,8 @@ class _Run:
         options = self._options
         if not isinstance(options, TrainOptions):
             return None
-        commands = [
-            self._actor_command(index, options.envs_per_actor, f"--name=local {index}")
-            for index in range(options.num_actors)
-        ]
-        if options.eval_interval:
-            words = "--name=evaluation", "--mode=evaluate"
-            evaluating = options.evaluation_environments
-            commands.append(self._actor_command(options.num_actors, evaluating, *words))
         actors = LocalActors(
-            commands,
+            children_of_run(options, self._actors_address, self._environment_seed),
             start_thread=self._threads.start,
             environ=child_environment(os.environ, self._local_token),
         )
@@ -224,35 +192,17 @@ class _Run:
         self._registry.register("actors", actors.statistics)
         return actors
 
-    def _actor_command(self, index: int, environments: int, *more: str) -> list[str]:
-        seed = self._environment_seed(index)
-        return child_actor(self._actors_address, str(self._options.env), environments, seed, *more)
-
     def _environment_seed(self, index: int) -> int:
         """Of one actor's environments; another one after a resumption, which would see the same
         episodes again."""
         version = self._restored.version if self._restored else 0
         return derived_seed(self._options.seed, index, version)
 
-    def _describe(self) -> None:
-        text = self._description.text()
-        spec = specs.from_proto(json_format.Parse(text, pb.EnvironmentSpec()))
-        if self._spec.set_running_or_notify_cancel():
-            self._spec.set_result(spec)
-
-    def _offer_spec(self, spec: EnvironmentSpec) -> None:
-        """The first session's specs decide, unless a description of --env does. On the event loop."""
-        described = self._options.env is not None and not isinstance(self._options, TrainOptions)
-        if not described and not self._spec.done() and self._spec.set_running_or_notify_cancel():
-            self._spec.set_result(spec)
-
     def _wait_for_spec(self) -> EnvironmentSpec | None:
         """What to train on; None if the run is to end before it has begun."""
         self._status.enter("waiting for the first actor")
-        with suppress(CancelledError):
-            spec = self._spec.result()
-            return None if self._woken else spec
-        return None
+        spec = self._spec.wait()
+        return None if self._woken else spec
 
     def _import_tensorflow(self) -> None:
         logger.info("starting TensorFlow")
@@ -327,23 +277,23 @@ class _Run:
         self._end_acting(learner, server, actors)
         # After a failure in the middle of an update the weights may be half of two versions.
         saved = trained and learner.save()
-        self._leave_results(learner)
+        evaluations, version = learner.evaluations(), learner.trainer.version
+        leave_results(self._directory, learner.episodes, evaluations, version)
         self._check_end(learner, saved)
 
     def _make_learner(self, spec: EnvironmentSpec) -> "Learner":
         # Imported here: everything below needs TensorFlow.
-        from learner.app import Learner
+        from learner.app import Learner, RunFiles
 
-        options = self._options
+        options, directory = self._options, self._directory
         local = options.num_actors * options.envs_per_actor if isinstance(options, TrainOptions) else 0
         logger.info("building the agent for %s", spec)
         self._status.enter("building the agent")
+        best = Checkpoints(directory.best_checkpoint, keep=1)
         return Learner(
             options,
             spec,
-            checkpoints=self._checkpoints,
-            best_checkpoints=Checkpoints(self._directory.best_checkpoint, keep=1),
-            offending_batch=self._directory.path / OFFENDING_BATCH,
+            RunFiles(self._checkpoints, best, directory.path / OFFENDING_BATCH),
             restored=self._restored,
             registry=self._registry,
             local_environments=local,
@@ -351,15 +301,12 @@ class _Run:
         )
 
     def _make_reporter(self, learner: "Learner", server: InferenceServer) -> Reporter:
-        sinks: list[Sink] = [self._directory.write_metrics, self._display.show]
-        if self._options.metrics_listen is not None:
-            self._status.follow(learner.episodes.curve, learner.evaluations)
-            sinks += [self._status.show, self._prometheus.note]
+        self._status.follow(learner.episodes.curve, learner.evaluations)
         return Reporter(
             self._options.log_interval_seconds,
             lambda: learner.report(server.statistics()),
             self._registry,
-            sinks,
+            [self._directory.write_metrics, self._display.show, *self._status.sinks()],
             on_failure=lambda error: self._threads.fail("reporter", error),
         )
 
@@ -421,27 +368,6 @@ class _Run:
                 f"{learner.episodes.env_steps:,}",
                 f"{learner.trainer.version:,}",
             )
-
-    def _leave_results(self, learner: "Learner") -> None:
-        evaluations = learner.evaluations()
-        self._directory.write_learning_curve(learner.episodes.curve(), evaluations)
-        summary = summarize(self._options, learner.episodes, evaluations, learner.trainer.version)
-        try:
-            self._directory.write_summary(summary)
-        except OSError as error:
-            logger.error("summary.json cannot be written: %s", error)
-        mean = summary.mean_return_100
-        logger.info(
-            "%s environment steps in %.1f s (%s steps/s), %s episodes, mean return of the last %d: %s; "
-            "see %s",
-            f"{summary.env_steps:,}",
-            summary.seconds,
-            f"{summary.steps_per_second:,.0f}",
-            f"{summary.episodes:,}",
-            min(summary.episodes, 100),
-            "none yet" if mean is None else f"{mean:.1f}",
-            self._directory.path,
-        )
 
 
 def _was_finished(checkpoint: Checkpoint, options: LearnerOptions) -> bool:

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from benchmarks.faults.proxy import Proxy
 from learner.experience.trajectory import ActInputs, ActOutputs, State, Tensor
 from learner.flags import LeaseEnd
+from learner.serving.addresses import Addresses
 from learner.serving.batcher import Request
 from learner.serving.leases import Lane
 from learner.serving.recorder import Recorder
@@ -91,14 +92,12 @@ class FakeLearner:
         self.on_opened: Callable[[], object] = lambda: None
         self.on_offer: Callable[[], object] = lambda: None
         self.server = InferenceServer(
-            address,
+            Addresses(address, local=local, health=health_listen),
             lease_seconds=lease_seconds,
             offer_spec=self._offer,
             open_timeout_seconds=open_timeout_seconds,
             max_message_rate=max_message_rate,
             recorder=recorder,
-            local=local,
-            health_listen=health_listen,
             security=security,
         )
         self._starting = starting

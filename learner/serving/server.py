@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
-import os
-import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from learner.serving.addresses import Addresses, owners_alone
 from learner.serving.leases import Lane
 from learner.serving.recorder import Recorder
 from learner.serving.security import ServerSecurity
@@ -20,7 +20,7 @@ from learner.serving.service import MAX_MESSAGE_BYTES, InferenceService
 from learner.telemetry.report import SessionReport
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
-from protos.addresses import chosen_port, host_and_port
+from protos.addresses import chosen_port
 from protos.errors import ConfigError, RequestError
 from protos.specs import EnvironmentSpec
 
@@ -77,20 +77,13 @@ class _Probed(health_pb2_grpc.HealthServicer):
 
 
 class InferenceServer:
-    """Owns the event loop's thread. Start it, open lanes, close it; from any one thread.
-
-    `local` is one more address, of this machine alone: a unix socket, which `security` leaves in plain
-    text. The tokens are asked for on both. `health_listen` is an address that has the health check and
-    nothing else, in plain text and without tokens: for probes that can bring neither.
-    """
+    """Owns the event loop's thread. Start it, open lanes, close it; from any one thread."""
 
     def __init__(
         self,
-        listen: str,
+        addresses: Addresses,
         *,
         lease_seconds: float,
-        local: str | None = None,
-        health_listen: str | None = None,
         security: ServerSecurity | None = None,
         offer_spec: Callable[[EnvironmentSpec], None] = lambda spec: None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
@@ -99,20 +92,23 @@ class InferenceServer:
         recorder: Recorder | None = None,
     ) -> None:
         self.port = 0
-        """TCP port that is listened on, once started: for a `listen` that leaves the choice (port 0)."""
+        """TCP port of `addresses.listen`, once started: for one that leaves the choice (port 0)."""
         self.health_port = 0
-        """The same for `health_listen`."""
-        self._listen = listen
-        self._local = local
-        self._health_listen = health_listen
+        """The same of `addresses.health`."""
+        self._addresses = addresses
         self._credentials = security.credentials() if security else None
         self._interceptors = security.interceptors() if security else []
-        self._lease_seconds = lease_seconds
-        self._offer_spec = offer_spec
         self._on_failure = on_failure
-        self._open_timeout_seconds = open_timeout_seconds
-        self._max_message_rate = max_message_rate
-        self._recorder = recorder
+        # Called on the event loop, where all that it makes lives.
+        self._make_service = partial(
+            InferenceService,
+            lease_seconds=lease_seconds,
+            offer_spec=offer_spec,
+            on_failure=on_failure,
+            open_timeout_seconds=open_timeout_seconds,
+            max_message_rate=max_message_rate,
+            recorder=recorder,
+        )
         self._loop: asyncio.AbstractEventLoop
         self._started: Future[None] = Future()
         self._ending: asyncio.Event
@@ -126,10 +122,7 @@ class InferenceServer:
         Raises:
             ConfigError: the address is malformed or taken.
         """
-        for address in self._addresses():
-            _check_address("--listen", address)
-        if self._health_listen is not None:
-            _check_address("--health-listen", self._health_listen)
+        self._addresses.check()
         self._thread.start()
         self._started.result()
 
@@ -194,35 +187,28 @@ class InferenceServer:
 
     async def _build(self) -> list[grpc.aio.Server]:
         server = grpc.aio.server(options=_OPTIONS, interceptors=self._interceptors)
-        self._service = InferenceService(
-            lease_seconds=self._lease_seconds,
-            offer_spec=self._offer_spec,
-            on_failure=self._on_failure,
-            open_timeout_seconds=self._open_timeout_seconds,
-            max_message_rate=self._max_message_rate,
-            recorder=self._recorder,
-        )
+        self._service = self._make_service()
         inference_pb2_grpc.add_InferenceServicer_to_server(self._service, server)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
-        for address in self._addresses():
-            port = self._bind(server, address)
-            if address == self._listen:
-                self.port = port
-        logger.info("listening on %s%s", self._listen, chosen_port(self._listen, self.port))
-        if self._health_listen is None:
+        addresses = self._addresses
+        self.port = self._bind(server, addresses.listen)
+        if addresses.local is not None:
+            self._bind(server, addresses.local)
+        logger.info("listening on %s%s", addresses.listen, chosen_port(addresses.listen, self.port))
+        if addresses.health is None:
             return [server]
-        return [server, self._build_health(self._health_listen)]
+        return [server, self._build_health(addresses.health)]
 
     def _build_health(self, address: str) -> grpc.aio.Server:
         """A server of its own, because a service of gRPC is on all addresses of its server."""
         server = grpc.aio.server(options=_HEALTH_OPTIONS, maximum_concurrent_rpcs=_MOST_PROBES)
         health_pb2_grpc.add_HealthServicer_to_server(_Probed(self._health), server)
         try:
-            with _owners_alone(address):
+            with owners_alone(address):
                 self.health_port = int(server.add_insecure_port(address))
         except RuntimeError as error:
             raise ConfigError(
@@ -231,14 +217,11 @@ class InferenceServer:
         logger.info("health checks on %s%s", address, chosen_port(address, self.health_port))
         return server
 
-    def _addresses(self) -> list[str]:
-        return [self._listen] if self._local is None else [self._listen, self._local]
-
     def _bind(self, server: grpc.aio.Server, address: str) -> int:
         try:
             if self._credentials is not None and not address.startswith("unix:"):
                 return int(server.add_secure_port(address, self._credentials))
-            with _owners_alone(address):
+            with owners_alone(address):
                 return int(server.add_insecure_port(address))
         except RuntimeError as error:
             raise ConfigError(
@@ -256,37 +239,3 @@ class InferenceServer:
     async def _set_health(self, status: int) -> None:
         for name in ("", SERVICE_NAME):
             await self._health.set(name, status)
-
-
-@contextmanager
-def _owners_alone(address: str) -> Iterator[None]:
-    """A unix socket that is made here gets mode 0600 from its first moment on.
-
-    What other threads make meanwhile gets it too; at a learner's start there are none that write.
-    """
-    if not address.startswith("unix:"):
-        yield
-        return
-    before = os.umask(0o177)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
-def _check_address(option: str, address: str) -> None:
-    """Refuse what gRPC would take without a word: HOST without a port, a port beyond the last one,
-    and a unix socket that another server listens on, which would lose it."""
-    if address.startswith("unix:") and address != "unix:":
-        with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                taken = probe.connect_ex(address.removeprefix("unix:")) == 0
-            except OSError as error:  # Such as a path of more bytes than the system allows.
-                raise ConfigError(
-                    f"{option} {address}: expected a path for a unix socket; {error}"
-                ) from error
-        if taken:
-            raise ConfigError(f"{option} {address}: expected a free address, found another server on it")
-        return
-    if host_and_port(address) is None:
-        raise ConfigError(f"{option} {address}: expected HOST:PORT or unix:PATH")

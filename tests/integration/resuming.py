@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from gymnasium import spaces
 
-from learner.app import Learner
+from learner.app import Learner, RunFiles
 from learner.config import LearnerOptions
 from learner.experience.unrolls import RowSpec, Steps
 from learner.flags import LeaseEnd
@@ -64,10 +64,8 @@ class Run:
         self.learner = Learner(
             self.options,
             spec_of(agent),
-            checkpoints=checkpoints,
-            best_checkpoints=Checkpoints(folder / "best", 1),
+            RunFiles(checkpoints, Checkpoints(folder / "best", 1), folder / "offending_batch.npz"),
             restored=self.restored,
-            offending_batch=folder / "offending_batch.npz",
             registry=Registry(),
         )
         self._losses: list[float] = []

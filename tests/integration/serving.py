@@ -10,6 +10,7 @@ import pytest
 from learner import app
 from learner.agents.agent import Agent
 from learner.config import LearnerOptions
+from learner.serving.addresses import Addresses
 from learner.serving.batcher import Request
 from learner.serving.server import InferenceServer
 from learner.telemetry.statistics import Registry
@@ -36,16 +37,18 @@ class ServingLearner:
         self.learner = app.Learner(
             options,
             SPEC,
-            checkpoints=Checkpoints(folder, keep=1),
-            best_checkpoints=Checkpoints(folder, keep=1),
-            offending_batch=folder / "offending_batch.npz",
+            app.RunFiles(
+                Checkpoints(folder, keep=1),
+                Checkpoints(folder, keep=1),
+                folder / "offending_batch.npz",
+            ),
             restored=None,
             registry=Registry(),
         )
         self.listen = address
         self._threads = Threads(on_failure=self.learner.stop_training)
         self.server = InferenceServer(
-            address,
+            Addresses(address),
             lease_seconds=options.lease_seconds,
             on_failure=lambda error: self._threads.fail("event loop", error),
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learner.app import Learner
+from learner.app import Learner, RunFiles
 from learner.config import EvaluateOptions, ExportOptions, LearnerOptions
 from learner.evaluation import evaluate
 from learner.experience.trajectory import Batch
@@ -30,14 +30,18 @@ SERVING = {
 EMPTY = Batch((), *([np.zeros(0)] * 4), {}, np.zeros(0), {}, np.zeros(0))
 
 
+def run_files(folder: Path) -> RunFiles:
+    return RunFiles(
+        Checkpoints(folder, 1), Checkpoints(folder / "best", 1), folder / "offending_batch.npz"
+    )
+
+
 def make_learner(folder: Path) -> Learner:
     return Learner(
         LearnerOptions(max_environments=2, hidden_sizes=(4,), unroll_length=2, batch_size=1),
         SPEC,
-        checkpoints=Checkpoints(folder, 1),
-        best_checkpoints=Checkpoints(folder, 1),
+        run_files(folder),
         restored=Checkpoints(folder, 1).load_latest(),
-        offending_batch=folder / "offending_batch.npz",
         registry=Registry(),
     )
 
@@ -122,10 +126,8 @@ def test_the_parts_report_what_is_exported_of_them(tmp_path: Path) -> None:
     learner = Learner(
         options,
         SPEC,
-        checkpoints=Checkpoints(tmp_path, 1),
-        best_checkpoints=Checkpoints(tmp_path / "best", 1),
+        run_files(tmp_path),
         restored=None,
-        offending_batch=tmp_path / "offending_batch.npz",
         registry=registry,
     )
     learner.trainer.version = 1

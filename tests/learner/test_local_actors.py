@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from learner import local_actors
-from learner.local_actors import LocalActors, actor_command, child_actor, child_environment
+from learner.config import TrainOptions
+from learner.local_actors import (
+    LocalActors,
+    actor_command,
+    child_actor,
+    child_environment,
+    children_of_run,
+)
 from learner.threads import Threads
 from protos.errors import WorkerFailure
 
@@ -310,3 +317,16 @@ def test_children_are_not_told_what_is_the_learners_own() -> None:
     # A local actor that ended with that status would be one that failed.
     assert child_environment({**own, "HOME": "/tmp"}) == {"HOME": "/tmp"}
     assert child_environment(own, "local") == {"SEEDBED_TOKEN": "local"}
+
+
+def test_a_run_has_actors_that_train_and_one_that_evaluates() -> None:
+    options = TrainOptions(
+        env="x", num_actors=2, envs_per_actor=3, eval_interval=100, eval_envs=4, stop_eval_return=1.0
+    )
+    assert children_of_run(options, "unix:/s", lambda index: 10 + index) == [
+        child_actor("unix:/s", "x", 3, 10, "--name=local 0"),
+        child_actor("unix:/s", "x", 3, 11, "--name=local 1"),
+        child_actor("unix:/s", "x", 4, 12, "--name=evaluation", "--mode=evaluate"),
+    ]
+    alone = TrainOptions(env="x", num_actors=1)
+    assert len(children_of_run(alone, "unix:/s", lambda index: index)) == 1

@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from learner.config import LearnerOptions
+from learner.serving.addresses import Addresses
 from learner.serving.security import ServerSecurity
 from learner.serving.server import SERVICE_NAME, InferenceServer
 from protos.errors import ConfigError, NotServing
@@ -108,7 +109,7 @@ def test_the_address_for_probes_answers_nothing_else(address: str) -> None:
 
 def test_a_taken_address_for_probes_is_refused(address: str) -> None:
     with FakeLearner(address, health_listen="127.0.0.1:0") as learner:
-        other = InferenceServer("127.0.0.1:0", health_listen=probed(learner), lease_seconds=1)
+        other = InferenceServer(Addresses("127.0.0.1:0", health=probed(learner)), lease_seconds=1)
         with pytest.raises(ConfigError) as refusal:
             other.start()
         other.close()
@@ -119,7 +120,7 @@ def test_a_taken_address_for_probes_is_refused(address: str) -> None:
 
 @pytest.mark.parametrize("listen", ["", "7778", ":7778", "127.0.0.1:99999"])
 def test_a_malformed_address_for_probes_is_refused(address: str, listen: str) -> None:
-    server = InferenceServer(address, health_listen=listen, lease_seconds=1)
+    server = InferenceServer(Addresses(address, health=listen), lease_seconds=1)
     with pytest.raises(ConfigError) as refusal:
         server.start()
     assert str(refusal.value) == f"--health-listen {listen}: expected HOST:PORT or unix:PATH"
@@ -129,7 +130,7 @@ def test_a_malformed_address_for_probes_is_refused(address: str, listen: str) ->
 
 
 def refused(listen: str) -> str:
-    server = InferenceServer(listen, lease_seconds=1)
+    server = InferenceServer(Addresses(listen), lease_seconds=1)
     with pytest.raises(ConfigError) as refusal:
         server.start()
     server.close()
@@ -190,7 +191,7 @@ class Dying(InferenceServer):
 
 def test_the_owner_hears_of_an_event_loop_that_dies(address: str) -> None:
     failures: list[BaseException] = []
-    server = Dying(address, lease_seconds=1, on_failure=failures.append)
+    server = Dying(Addresses(address), lease_seconds=1, on_failure=failures.append)
     server.start()
     assert failures == []
     server.close()
@@ -246,4 +247,4 @@ def test_an_answer_after_the_end_is_dropped(address: str) -> None:
 
 
 def test_a_server_that_was_never_started_closes() -> None:
-    InferenceServer("127.0.0.1:0", lease_seconds=1).close()
+    InferenceServer(Addresses("127.0.0.1:0"), lease_seconds=1).close()
