@@ -2,7 +2,6 @@
 
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from protos.errors import ConfigError, SeedbedError
 from protos.options import flag, parse, peek, refuse
 from protos.secrets import TOKEN_VARIABLE
 from protos.version import version
+from protos.words import traceback_of
 
 
 class Command(NamedTuple):
@@ -131,7 +131,7 @@ def _execute(name: str, argv: Sequence[str]) -> int:
         # Where the cause is a fault of the program's own, or of the user's code in it, its traceback
         # is what helps.
         if error.__cause__ is not None and not isinstance(error.__cause__, SeedbedError):
-            traceback.print_exception(error.__cause__)
+            sys.stderr.write(traceback_of(error.__cause__))
         sys.stderr.write(f"{prog}: error: {error}\n")
         return 1
 
