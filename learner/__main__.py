@@ -115,6 +115,7 @@ def _execute(name: str, argv: Sequence[str]) -> int:
     options = parse(
         command.options, argv, prog=prog, description=command.description, preset=_preset(prog, argv)
     )
+    _check_lock_step(prog, options, argv)
     console = Console(stderr=True)
     configure_logging(console)
     try:
@@ -134,6 +135,13 @@ def _execute(name: str, argv: Sequence[str]) -> int:
             sys.stderr.write(traceback_of(error.__cause__))
         sys.stderr.write(f"{prog}: error: {error}\n")
         return 1
+
+
+def _check_lock_step(prog: str, options: Any, argv: Sequence[str]) -> None:
+    """Refuse what would be ignored; of the command line alone: a run's own file says false for it."""
+    if "--no-lock-step" in argv and not options.lock_step and options.takes_turns:
+        reason = "--reproducible" if options.reproducible else f"--agent {options.agent}"
+        refuse(prog, f"{reason} makes acting wait for training, always: leave --no-lock-step out")
 
 
 def _preset(prog: str, argv: Sequence[str]) -> Any:
