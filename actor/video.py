@@ -123,8 +123,8 @@ class VideoRecorder:
 
         if self._is_gif:
             milliseconds = 1000 / self._frames_per_second
-            # Into memory, where the frames are anyway: a writer that the disk has failed tries again when
-            # it is forgotten, and complains.
+            # Into memory, where the frames are anyway: a writer that the disk has failed tries again
+            # when it is forgotten, and complains.
             return imageio.get_writer(self._gif, format=".gif", mode="I", duration=milliseconds, loop=0)
         return imageio.get_writer(
             self._partial,
