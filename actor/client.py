@@ -112,8 +112,10 @@ class InferenceClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        expected = error is None or isinstance(error, SeedbedError | KeyboardInterrupt)
-        self.close("" if expected else f"{type(error).__name__}: {text_of(error)}")
+        if error is None or isinstance(error, SeedbedError | KeyboardInterrupt):
+            self.close()
+        else:
+            self.close(f"{type(error).__name__}: {text_of(error)}")
 
     def act(self, timestep: TimeStep, environments: Sequence[int] | None = None) -> np.ndarray:
         """The policy's actions for a step of all environments, or of those that are named.
