@@ -4,7 +4,6 @@ import logging
 import os
 import secrets
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -22,6 +21,7 @@ from protos.errors import ConfigError, EnvironmentFailure, SeedbedError
 from protos.options import parse, refuse
 from protos.secrets import TOKEN_VARIABLE
 from protos.specs import from_spaces, to_proto
+from protos.words import traceback_of
 
 PROG = "seedbed-actor"
 logger = logging.getLogger("actor")
@@ -114,7 +114,7 @@ def _describe(options: ActorOptions) -> int:
 def _report(error: SeedbedError) -> None:
     """One line; before it, where an environment's own code raised, its traceback."""
     if isinstance(error, EnvironmentFailure) and error.__cause__ is not None:
-        traceback.print_exception(error.__cause__)
+        sys.stderr.write(traceback_of(error.__cause__))
     # In one line, whatever the environment's own message is: whoever reads the last line has it all.
     sys.stderr.write(f"{PROG}: error: {' '.join(str(error).split())}\n")
 

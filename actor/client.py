@@ -19,8 +19,12 @@ from protos import inference_pb2 as pb
 from protos.credentials import Credentials
 from protos.errors import DeadlineExceeded, InvalidRequest, NotServing, RequestError, SeedbedError
 from protos.version import version
+from protos.words import text_of
 
 logger = logging.getLogger(__name__)
+
+MAX_ERROR = 2_000
+"""Most characters that the learner is told of what went wrong; it logs fewer."""
 
 MODES = {"train": pb.TRAIN, "evaluate": pb.EVALUATE}
 
@@ -108,8 +112,10 @@ class InferenceClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        expected = error is None or isinstance(error, SeedbedError | KeyboardInterrupt)
-        self.close("" if expected else f"{type(error).__name__}: {error}")
+        if error is None or isinstance(error, SeedbedError | KeyboardInterrupt):
+            self.close()
+        else:
+            self.close(f"{type(error).__name__}: {text_of(error)}")
 
     def act(self, timestep: TimeStep, environments: Sequence[int] | None = None) -> np.ndarray:
         """The policy's actions for a step of all environments, or of those that are named.
@@ -151,7 +157,7 @@ class InferenceClient:
     async def _close(self, error: str) -> None:
         if self._stream is not None:
             stream, self._stream = self._stream, None
-            await stream.close(_sendable(error))
+            await stream.close(_sendable(error[:MAX_ERROR]))
 
     # One step -----------------------------------------------------------------------------------
 

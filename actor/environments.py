@@ -9,7 +9,6 @@ An id is one of
 
 import functools
 import logging
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,10 +25,9 @@ from actor.loading import import_module, is_callable_id, load_environments
 from actor.timestep import TimeStep
 from actor.vector import ENVIRONMENT_ERRORS, GymnasiumVector, synchronous
 from protos.errors import EnvironmentFailure
+from protos.words import text_of
 
 logger = logging.getLogger(__name__)
-
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class VectorEnvironment(Protocol):
@@ -97,7 +95,7 @@ def make_environment(
         except ENVIRONMENT_ERRORS as error:
             # Whatever an environment's constructor raises: it is other people's code.
             raise EnvironmentFailure(
-                f"environment {env_id} cannot be made: {type(error).__name__}: {error}"
+                f"environment {env_id} cannot be made: {type(error).__name__}: {text_of(error)}"
             ) from error
         return GymnasiumVector(env_id, vector, seed=seed)
 
@@ -150,5 +148,10 @@ def _logged_warnings() -> Iterator[None]:
         try:
             yield
         finally:
-            for text in dict.fromkeys(str(warning.message) for warning in caught):
-                logger.warning("%s", _COLOURS.sub("", text))
+            for text in dict.fromkeys(_words(warning) for warning in caught):
+                logger.warning("%s", text)
+
+
+def _words(warning: warnings.WarningMessage) -> str:
+    said = warning.message
+    return text_of(said) if isinstance(said, Warning) else said

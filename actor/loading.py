@@ -23,6 +23,7 @@ from gymnasium.vector import VectorEnv
 from actor.adapters import as_gymnasium
 from actor.vector import ENVIRONMENT_ERRORS, environment_seeds, synchronous
 from protos.errors import EnvironmentFailure
+from protos.words import text_of
 
 
 def is_callable_id(env_id: str) -> bool:
@@ -79,7 +80,8 @@ def load_callable(env_id: str) -> Callable[..., Any]:
         raise
     except ENVIRONMENT_ERRORS as error:
         raise EnvironmentFailure(
-            f"environment {env_id}: importing {location} failed: {type(error).__name__}: {error}"
+            f"environment {env_id}: importing {location} failed: {type(error).__name__}: "
+            f"{text_of(error)}"
         ) from error
     found: Any = module
     for part in name.split("."):

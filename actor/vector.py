@@ -11,6 +11,7 @@ from actor.timestep import TimeStep
 from protos.errors import EnvironmentFailure, InvalidRequest, UnsupportedSpace
 from protos.specs import flattener, from_spaces
 from protos.tensors import REWARD, describe, fits
+from protos.words import text_of
 
 NO_REWARD = np.float32(0)
 BOOL = np.dtype(np.bool_)
@@ -113,7 +114,7 @@ class GymnasiumVector:
 
     def _failure(self, where: str, error: BaseException) -> EnvironmentFailure:
         return EnvironmentFailure(
-            f"environment {self._env_id} failed in {where}: {type(error).__name__}: {error}"
+            f"environment {self._env_id} failed in {where}: {type(error).__name__}: {text_of(error)}"
         )
 
 

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from protos.errors import ConfigError, SeedbedError
 from protos.options import flag, parse, peek, refuse
 from protos.secrets import TOKEN_VARIABLE
 from protos.version import version
+from protos.words import traceback_of
 
 
 class Command(NamedTuple):
@@ -115,6 +115,7 @@ def _execute(name: str, argv: Sequence[str]) -> int:
     options = parse(
         command.options, argv, prog=prog, description=command.description, preset=_preset(prog, argv)
     )
+    _check_lock_step(prog, options, argv)
     console = Console(stderr=True)
     configure_logging(console)
     try:
@@ -131,9 +132,16 @@ def _execute(name: str, argv: Sequence[str]) -> int:
         # Where the cause is a fault of the program's own, or of the user's code in it, its traceback
         # is what helps.
         if error.__cause__ is not None and not isinstance(error.__cause__, SeedbedError):
-            traceback.print_exception(error.__cause__)
+            sys.stderr.write(traceback_of(error.__cause__))
         sys.stderr.write(f"{prog}: error: {error}\n")
         return 1
+
+
+def _check_lock_step(prog: str, options: Any, argv: Sequence[str]) -> None:
+    """Refuse what would be ignored; of the command line alone: a run's own file says false for it."""
+    if "--no-lock-step" in argv and not options.lock_step and options.takes_turns:
+        reason = "--reproducible" if options.reproducible else f"--agent {options.agent}"
+        refuse(prog, f"{reason} makes acting wait for training, always: leave --no-lock-step out")
 
 
 def _preset(prog: str, argv: Sequence[str]) -> Any:

@@ -6,13 +6,13 @@ Evaluation is a learner that only serves, plus an actor process: the same path a
 import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from learner.config import EvaluateOptions
 from learner.local_actors import LocalActors, child_actor
+from learner.scratch import scratch_folder
 from learner.serving.addresses import Addresses
 from learner.serving.server import InferenceServer
 from learner.signals import ending_signals
@@ -52,7 +52,7 @@ def evaluate(options: EvaluateOptions) -> int:
     with ExitStack() as closing, ending_signals(evaluations.close) as received:
         threads = Threads(on_failure=evaluations.close)
         closing.callback(threads.join, 10.0)
-        folder = closing.enter_context(tempfile.TemporaryDirectory(prefix="seedbed-"))
+        folder = closing.enter_context(scratch_folder())
         address = f"unix:{folder}/learner.sock"
         server = InferenceServer(
             Addresses(address),

@@ -8,13 +8,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import IO
 
 from learner.config import TrainOptions
 from learner.telemetry.statistics import Clock
 from protos.errors import EnvironmentFailure, WorkerFailure
 from protos.secrets import TOKEN_VARIABLE
+from protos.words import plain
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +26,10 @@ RESTART_WINDOW_SECONDS = 120.0
 
 READER_GRACE_SECONDS = 1.0
 """How long a process's last words may take after its end."""
+
+
+MAX_LINE = 10_000
+"""Most characters of a line that are handed on: more than an actor's own have."""
 
 
 def actor_command(*arguments: str) -> list[str]:
@@ -251,10 +257,19 @@ def _hand_on(index: int, process: subprocess.Popen[str], last_words: deque[str])
     """Log what the process says, line by line, and keep the last."""
     assert process.stdout is not None
     with process.stdout:
-        for line in process.stdout:
+        for line in map(plain, _lines(process.stdout)):
             if line.strip():
                 last_words.append(line)
             logger.info("[actor %d] %s", index, line.rstrip())
+
+
+def _lines(words: IO[str]) -> Iterator[str]:
+    """The lines; of one that is too long, its beginning."""
+    whole = True
+    while piece := words.readline(MAX_LINE):
+        if whole:
+            yield piece
+        whole = piece.endswith("\n")
 
 
 def end_group(process: subprocess.Popen[str]) -> None:

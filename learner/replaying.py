@@ -27,6 +27,7 @@ from typing import Any
 import grpc
 
 from learner.config import ReplayOptions
+from learner.serving.recorded import Recorded
 from learner.serving.recording import Entry, Kind, Opening, Recording, decode_end
 from protos import inference_pb2 as pb
 from protos.credentials import Credentials
@@ -69,7 +70,8 @@ def replay(options: ReplayOptions, credentials: Credentials) -> int:
         recorded one, or 130 after Ctrl-C.
 
     Raises:
-        ConfigError: the file is no recording, or the credentials cannot be used.
+        ConfigError: the file is no recording, or has entries that are none; or the credentials cannot be
+            used.
         NotServing: there is no learner.
     """
     credentials.check(options.server)
@@ -177,10 +179,11 @@ class _Replay:
     """One run through a recording."""
 
     def __init__(self, recording: Recording, options: ReplayOptions, credentials: Credentials) -> None:
-        self._recording = recording
+        self._recorded = Recorded(recording)
         self._options = options
         self._credentials = credentials
-        self._sessions = _Sessions(recording)
+        # All of it is looked at before anything is sent.
+        self._sessions = _Sessions(self._recorded)
         self._feeds: dict[int, _Feed] = {}
         self._result = Result()
 
@@ -189,7 +192,7 @@ class _Replay:
         began = time.monotonic()
         first: float | None = None
         try:
-            for entry in self._recording:
+            for entry in self._recorded:
                 first = entry.seconds if first is None else first
                 if self._options.speed == "real":
                     await asyncio.sleep(began + entry.seconds - first - time.monotonic())

@@ -6,7 +6,6 @@ TensorFlow is imported late, while the actors are already starting.
 import logging
 import os
 import secrets
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from learner.cluster import Cluster, read_cluster, wait_for_others
 from learner.config import LearnerOptions, TrainOptions, operation_threads
 from learner.local_actors import LocalActors, child_environment, children_of_run
 from learner.run_options import check_alike, derived_seed, located, of_group
+from learner.scratch import scratch_folder
 from learner.serving.addresses import Addresses
 from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
@@ -131,7 +131,7 @@ class _Run:
         options = self._options
         local = isinstance(options, TrainOptions)
         if local:
-            folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="seedbed-"))
+            folder = self._closing.enter_context(scratch_folder())
             self._actors_address = f"unix:{folder}/learner.sock"
         listen = options.listen or (self._actors_address if local else DEFAULT_LISTEN)
         recorder = self._make_recorder()

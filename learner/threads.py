@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from protos.errors import WorkerFailure
+from protos.words import text_of
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Threads:
         """Report the failure of a part called `name`; the first one wins."""
         with self._lock:
             if self._failure is not None:
-                logger.error("%s failed too, after the first failure: %s", name, error)
+                logger.error("%s failed too, after the first failure: %s", name, text_of(error))
                 return
             self._failure = (name, error)
         self._on_failure()
@@ -56,7 +57,7 @@ class Threads:
             failure = self._failure
         if failure is not None:
             name, error = failure
-            raise WorkerFailure(f"{name} failed: {type(error).__name__}: {error}") from error
+            raise WorkerFailure(f"{name} failed: {type(error).__name__}: {text_of(error)}") from error
 
     def join(self, timeout_seconds: float) -> list[str]:
         """Wait so long for all threads together to end; the names of those that did not."""

@@ -1,6 +1,7 @@
 """Array and environment specs: what travels once per session, so that steps can be raw bytes."""
 
 import math
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -147,9 +148,11 @@ def _array_from_proto(message: pb.ArraySpec, role: str) -> ArraySpec:
     where = f"{role} spec {message.name[:MAX_NAME]!r}"
     if len(message.name) > MAX_NAME:
         raise InvalidRequest(f"{where}: expected a name of at most {MAX_NAME} characters")
+    if not message.name.isprintable():
+        raise InvalidRequest(f"{where}: expected a name of printable characters")
     if message.dtype not in DTYPES:
         raise InvalidRequest(
-            f"{where}: expected a dtype of {', '.join(DTYPES)}, found {message.dtype!r}"
+            f"{where}: expected a dtype of {', '.join(DTYPES)}, found {message.dtype[:MAX_NAME]!r}"
         )
     if message.kind not in (pb.NUMERIC, pb.CATEGORICAL):
         raise InvalidRequest(f"{where}: expected NUMERIC or CATEGORICAL, found {message.kind}")
@@ -223,12 +226,17 @@ def _observation_leaves(space: Any, path: tuple[str, ...]) -> list[ArraySpec]:
     else:
         return [_leaf(space, "/".join(path), "observation")]
     for key, _ in items:
-        if isinstance(space, spaces.Dict) and (not isinstance(key, str) or key == "" or "/" in key):
+        if isinstance(space, spaces.Dict) and not _is_part(key):
             raise UnsupportedSpace(
-                f"observation space key {key!r}: expected a text without '/', which separates the parts "
-                "of a path"
+                f"observation space key {reprlib.repr(key)}: expected 1 to {MAX_NAME} printable "
+                "characters without '/', which separates the parts of a path"
             )
     return [leaf for key, child in items for leaf in _observation_leaves(child, (*path, str(key)))]
+
+
+def _is_part(key: Any) -> bool:
+    """Whether the wire, a log and `flattener` can hold it. Lone surrogates are not printable either."""
+    return isinstance(key, str) and 0 < len(key) <= MAX_NAME and key.isprintable() and "/" not in key
 
 
 def _action_leaf(space: Any) -> ArraySpec:

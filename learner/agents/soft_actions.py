@@ -79,6 +79,11 @@ def make_soft_actions(spec: ArraySpec) -> SoftActions:
                 f"--agent sac squashes actions into their bounds, and found ({spec}), not all of it "
                 "bounded: give the Box finite bounds, or choose --agent ppo"
             )
+        if (spec.minimum == spec.maximum).any():  # type: ignore[union-attr]  # it is bounded
+            raise ConfigError(
+                "--agent sac squashes actions into their bounds, which are equal in a part of "
+                f"({spec}): leave that part out, or choose --agent ppo"
+            )
         return BoxActions(spec)
     if spec.num_elements != 1:
         raise ConfigError(

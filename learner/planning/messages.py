@@ -19,6 +19,7 @@ from google.protobuf import json_format
 from learner.local_actors import end_group
 from learner.planning.model import Line
 from learner.planning.ready import VERSION
+from learner.scratch import scratch_folder
 from learner.serving.addresses import Addresses
 from learner.serving.batcher import Batcher, Request
 from learner.serving.leases import Lane
@@ -63,7 +64,7 @@ def measure_actor(env: str, sizes: Sequence[int], seconds: float) -> ActorCosts:
     Raises:
         EnvironmentFailure: the environment cannot be made, or failed; with its process's own words.
     """
-    with tempfile.TemporaryDirectory(prefix="seedbed-") as folder:
+    with scratch_folder() as folder:
         address = f"unix:{folder}/learner.sock"
         server = InferenceServer(Addresses(address), lease_seconds=0.0)
         with _without_words(), closing(server):

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from learner.config import TrainOptions
+from learner.scratch import scratch_folder
 from protos.errors import ConfigError, WorkerFailure
 from protos.options import ENV_PREFIX
 
@@ -80,8 +80,8 @@ class TrialProcess:
 
     def __init__(self) -> None:
         # What a run leaves behind if it is ended by force goes with this folder.
-        self._folder = tempfile.TemporaryDirectory(prefix="seedbed-")
-        self.folder = self._folder.name
+        self._closing = ExitStack()
+        self.folder = self._closing.enter_context(scratch_folder())
         """Where the runs are, and whatever else they make."""
         self._runs = 0
         environ = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
@@ -140,7 +140,7 @@ class TrialProcess:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
-        self._folder.cleanup()
+        self._closing.close()
 
 
 def trial_options(options: TrainOptions, logdir: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import grpc
 
@@ -28,6 +28,7 @@ from learner.serving.recording import (
     older,
 )
 from learner.telemetry.atomic import TEMPORARY_SUFFIX
+from learner.telemetry.file_lock import lock_file
 from learner.telemetry.statistics import Clock
 from protos import inference_pb2 as pb
 from protos.errors import ConfigError
@@ -122,26 +123,47 @@ class FileRecorder:
         # Daemon: a thread stuck in a dead disk must not keep an ended process alive.
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._writer = _SegmentWriter(path, self._segment_bytes, clock)
+        self._held: BinaryIO | None = None
 
     def start(self) -> None:
         """Make the file, readable by its owner alone, and start the thread. Streams may have begun.
 
         Raises:
-            ConfigError: it cannot be written, or would take the place of a file that is no recording.
+            ConfigError: another learner records there, it cannot be written, or it would take the place
+                of a file that is no recording.
         """
         try:
-            for by in range(SEGMENTS):
-                path = older(self._path, by)
-                if path.exists() and not _is_ours(path):
-                    raise ConfigError(
-                        f"--record {self._path}: expected new files or recordings, found another "
-                        f"file, {path}"
-                    )
-            self._writer.begin()
+            # Two recorders would move each other's files on, and remove them in the end.
+            self._held = lock_file(self._path.with_name(f".{self._path.name}.lock"), self._in_use)
+            self._begin()
         except OSError as error:
+            self._release()
             raise ConfigError(f"--record {self._path} cannot be written: {error.strerror}") from error
+        except ConfigError:
+            self._release()
+            raise
         logger.info("recording all streams in %s", self._path)
         self._thread.start()
+
+    def _begin(self) -> None:
+        for by in range(SEGMENTS):
+            path = older(self._path, by)
+            if path.exists() and not _is_ours(path):
+                raise ConfigError(
+                    f"--record {self._path}: expected new files or recordings, found another "
+                    f"file, {path}"
+                )
+        self._writer.begin()
+
+    def _in_use(self, holder: str) -> ConfigError:
+        return ConfigError(
+            f"--record {self._path} is in use by the learner with process id {holder}: end that one "
+            "first, or give this one another file"
+        )
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.close()
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Write what waits, and end the thread. Once the streams are over; idempotent."""
@@ -241,6 +263,7 @@ class FileRecorder:
                 self._waiting.clear()
                 self._waiting_bytes = 0
             self._writer.close()
+            self._release()
 
     def _take(self) -> list[list[Entry]]:
         """All that waits, which is awaited; nothing at the end."""

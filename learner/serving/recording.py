@@ -1,5 +1,7 @@
 """The format of a recording: what `--record` writes and `seedbed replay` reads.
 
+What decodes a body raises ValueError where it cannot.
+
 A recording is a row of files, its segments: FILE is the newest, FILE.1 the one before it, and so on.
 Each begins with `MAGIC`, which has the format's version; then come entries. An entry is, little-endian,
 
@@ -22,7 +24,7 @@ import zlib
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from protos.errors import ConfigError
 
@@ -101,7 +103,7 @@ class Segment(NamedTuple):
 
     @classmethod
     def decode(cls, body: bytes) -> "Segment":
-        return cls(*_SEGMENT.unpack(body))
+        return cls(*_unpack(_SEGMENT, body))
 
 
 class Opening(NamedTuple):
@@ -117,8 +119,10 @@ class Opening(NamedTuple):
 
     @classmethod
     def decode(cls, body: bytes) -> "Opening":
-        (length,) = _LENGTH.unpack_from(body)
+        (length,) = _unpack(_LENGTH, body[: _LENGTH.size])
         received = body[_LENGTH.size :]
+        if length > len(received):
+            raise ValueError(f"an opening of {length} bytes in {len(received)}")
         return cls(received[:length], received[length:])
 
 
@@ -160,12 +164,26 @@ def encode_end(code: int, details: str) -> bytes:
 
 def decode_end(body: bytes) -> tuple[int, str]:
     """Status and details of an END."""
+    if not body:
+        raise ValueError("an end without a status")
     return body[0], body[1:].decode()
 
 
 def encode_count(missing: int) -> bytes:
     """The body of GAP."""
     return _COUNT.pack(missing)
+
+
+def decode_count(body: bytes) -> int:
+    """How many entries are missing at a GAP."""
+    count: int = _unpack(_COUNT, body)[0]
+    return count
+
+
+def _unpack(form: struct.Struct, body: bytes) -> tuple[Any, ...]:
+    if len(body) != form.size:
+        raise ValueError(f"{len(body)} bytes where {form.size} were to be")
+    return form.unpack(body)
 
 
 # Files ------------------------------------------------------------------------------------------
@@ -212,6 +230,7 @@ class Recording:
         """What was wrong with the files, found by the last iteration."""
         self._segments = _segments(path)
         self._whole = True
+        self._at = (path, 0)
 
     def __iter__(self) -> Iterator[Entry]:
         self.gaps, self.missing, self.damage = 0, 0, []
@@ -229,9 +248,19 @@ class Recording:
                     yield entry
             before = segment
 
+    def refusal(self, found: str) -> ConfigError:
+        """What to raise where the entry that came last is not what it should be."""
+        path, at = self._at
+        return ConfigError(
+            f"--file {path}: expected entries as --record writes them, found {found}, at byte {at}"
+        )
+
     def _gap(self, entry: Entry) -> Entry:
         self.gaps += 1
-        self.missing += _COUNT.unpack(entry.body)[0]
+        try:
+            self.missing += decode_count(entry.body)
+        except ValueError as error:
+            raise self.refusal(str(error)) from None
         return entry
 
     def _entries(self, path: Path) -> Iterator[Entry]:
@@ -251,6 +280,7 @@ class Recording:
                 if entry is None:
                     self._whole = True
                     return
+                self._at = (path, at)
                 yield entry
 
 

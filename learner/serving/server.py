@@ -212,7 +212,8 @@ class InferenceServer:
                 self.health_port = int(server.add_insecure_port(address))
         except RuntimeError as error:
             raise ConfigError(
-                f"--health-listen {address}: expected a free address, HOST:PORT or unix:PATH; {error}"
+                f"--health-listen {address}: expected a free address, HOST:PORT or unix:PATH; "
+                f"{_without_hint(error)}"
             ) from error
         logger.info("health checks on %s%s", address, chosen_port(address, self.health_port))
         return server
@@ -225,7 +226,8 @@ class InferenceServer:
                 return int(server.add_insecure_port(address))
         except RuntimeError as error:
             raise ConfigError(
-                f"--listen {address}: expected a free address, HOST:PORT or unix:PATH; {error}"
+                f"--listen {address}: expected a free address, HOST:PORT or unix:PATH; "
+                f"{_without_hint(error)}"
             ) from error
 
     async def _open(self, lanes: Mapping[int, Lane]) -> None:
@@ -239,3 +241,8 @@ class InferenceServer:
     async def _set_health(self, status: int) -> None:
         for name in ("", SERVICE_NAME):
             await self._health.set(name, status)
+
+
+def _without_hint(error: RuntimeError) -> str:
+    """What gRPC says, without its advice to set GRPC_VERBOSITY: the reason is on stderr already."""
+    return str(error).partition("; set GRPC_VERBOSITY")[0]

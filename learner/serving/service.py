@@ -107,7 +107,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             status = to_status(error).name
             self._errors[status.lower()] += 1
             if error is self._ending:
-                logger.info("%s: told that %s", client, error)
+                # Of hundreds of actors each may come back again and again.
+                self._log.log(logging.INFO, "told of the end", "%s: told that %s", client, error)
             else:
                 said = client, status, printable(str(error))
                 self._log.log(logging.WARNING, status, "%s: %s: %s", *said)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from learner.telemetry.logs import printable
+from protos.words import text_of
 
 MAX_TEXT = 500
 """Most characters of a message that are kept: clients' words are in some."""
@@ -81,6 +82,6 @@ def _text(record: logging.LogRecord) -> str:
     text = record.getMessage()
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
-        text = f"{text}: {type(error).__name__}: {error}"
+        text = f"{text}: {type(error).__name__}: {text_of(error)}"
     line = printable(text[: 2 * MAX_TEXT])
     return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]}..."

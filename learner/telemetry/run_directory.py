@@ -1,22 +1,19 @@
 """The run directory: everything that a run leaves behind, under one lock."""
 
-import errno
-import fcntl
 import json
 import logging
-import os
-import socket
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import tomli_w
 
 from learner.config import LearnerOptions, resume_differences
 from learner.telemetry.atomic import TEMPORARY_SUFFIX, replace_file
 from learner.telemetry.evaluations import Evaluation
+from learner.telemetry.file_lock import lock_file
 from learner.telemetry.learning_curve import Curve
 from learner.telemetry.metrics_log import MetricsLog
 from learner.telemetry.report import Report
@@ -54,7 +51,7 @@ class RunDirectory:
         self._refuse_foreign()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(path / LOCK)
+            self._lock = lock_file(path / LOCK, self._in_use)
             try:
                 self.resumed = self._check_settings()
                 # First of all: it is what makes this directory a run's, should the process end here.
@@ -121,6 +118,12 @@ class RunDirectory:
         if self._events is not None:
             self._events.close()
         self._lock.close()
+
+    def _in_use(self, holder: str) -> ConfigError:
+        return ConfigError(
+            f"--logdir {self.path} is in use by the learner with process id {holder}: end that one "
+            "first, or give this run a --logdir of its own"
+        )
 
     def _refuse_foreign(self) -> None:
         if not self.path.exists():
@@ -193,34 +196,3 @@ def _write_config(path: Path, options: LearnerOptions) -> None:
 def _is_ours(name: str) -> bool:
     """Whether a crash before the first `config.toml` may have left a file of this name."""
     return name == LOCK or (name.startswith(".") and name.endswith(TEMPORARY_SUFFIX))
-
-
-def _lock(path: Path) -> BinaryIO:
-    """The open file that holds the directory's lock; the kernel releases it however this process ends.
-
-    Raises:
-        ConfigError: another process holds it.
-        OSError: it cannot be written.
-    """
-    file = path.open("a+b")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        file.truncate(0)
-        file.write(f"{os.getpid()} on {socket.gethostname()}\n".encode())
-        file.flush()
-    except BlockingIOError as error:
-        file.seek(0)
-        holder = file.read().decode(errors="replace").strip()
-        file.close()
-        raise ConfigError(
-            f"--logdir {path.parent} is in use by the learner with process id {holder or 'unknown'}: "
-            "end that one first, or give this run a --logdir of its own"
-        ) from error
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
-            file.close()
-            raise
-        logger.warning(
-            "the file system of %s has no locks: make sure that no other learner uses it", path.parent
-        )
-    return file

@@ -199,6 +199,32 @@ def test_a_failing_environment_shows_its_own_traceback(
     assert fake_client.made.closed == [last.removeprefix("seedbed-actor: error: "), ""]
 
 
+@pytest.mark.parametrize(
+    ("name", "beginning", "end"),
+    [
+        ("FailingMutely", "Unspeakable: (what it says cannot be had: RecursionError)", ""),
+        ("FailingLoudly", "ValueError: \\x00\\ud800xxx", "xxxthe wheel came off"),
+    ],
+)
+def test_whatever_an_environment_raises_it_is_told_in_bounds(
+    fake_client: type[FakeClient],
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    beginning: str,
+    end: str,
+) -> None:
+    assert main(["--env", f"{TOYS}:{name}"]) == 1
+    error = capsys.readouterr().err
+    assert "Traceback" in error
+    assert len(error) < 100_000
+    *_, last = error.splitlines()
+    assert last.startswith(
+        f"seedbed-actor: error: environment {TOYS}:{name} failed in step(): {beginning}"
+    )
+    assert last.endswith(end)
+    assert fake_client.made.closed == [last.removeprefix("seedbed-actor: error: "), ""]
+
+
 def test_other_errors_are_one_line(
     fake_client: type[FakeClient], capsys: pytest.CaptureFixture[str]
 ) -> None:

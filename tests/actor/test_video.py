@@ -11,6 +11,7 @@ import pytest
 from actor.timestep import TimeStep, restart, transition
 from actor.video import VideoRecorder
 from protos.errors import ConfigError, EnvironmentFailure
+from tests.learner.telemetry.disk import full_at
 
 imageio = pytest.importorskip("imageio")
 
@@ -84,6 +85,42 @@ def test_what_shows_no_image_is_refused(tmp_path: Path, shown: Any, found: str) 
         recorder.record(step(), lambda: shown)
 
 
+def test_a_folder_that_cannot_be_made_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    recorder = VideoRecorder(tmp_path / "file" / "walk.gif", 10)
+    with pytest.raises(
+        ConfigError, match=r"^--video \S+walk\.gif cannot be written: (File exists|Not a dir)"
+    ):
+        recorder.record(step(), lambda: frame(0))
+    recorder.record(step(), lambda: pytest.fail("tried again"))
+    recorder.close()
+
+
+def test_a_name_that_is_taken_by_a_folder_is_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "walk.gif"
+    path.mkdir()
+    recorder = VideoRecorder(path, 10)
+    with pytest.raises(ConfigError, match=r"walk\.gif cannot be written: Is a directory"):
+        recorder.record(step(terminated=True), lambda: frame(0))
+    assert list(tmp_path.iterdir()) == [path], "nothing is left"
+
+
+def test_a_full_disk_is_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "walk.gif"
+    path.write_bytes(b"former")
+    recorder = VideoRecorder(path, 10)
+    with full_at(10), pytest.raises(ConfigError, match=r"walk\.gif cannot be written: File too large"):
+        _record_all(recorder)
+    recorder.close()
+    assert [(file, file.read_bytes()) for file in tmp_path.iterdir()] == [(path, b"former")]
+
+
+def _record_all(recorder: VideoRecorder) -> None:
+    for number in range(4):
+        recorder.record(step(), lambda number=number: frame(number))
+    recorder.close()
+
+
 @pytest.mark.parametrize(("name", "package"), [("a.gif", "imageio"), ("a.mp4", "imageio_ffmpeg")])
 def test_a_missing_package_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
@@ -106,13 +143,23 @@ def test_mp4(tmp_path: Path) -> None:
     assert [round(float(image.mean()), -1) for image in frames] == [0, 40, 80, 120]
 
 
+# As above.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_full_disk_leaves_no_mp4(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    recorder = VideoRecorder(tmp_path / "walk.mp4", 10)
+    with full_at(10), pytest.raises(ConfigError, match=r"walk\.mp4 cannot be written: "):
+        _record_all(recorder)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_mp4_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What imageio is asked for, where ffmpeg itself is not installed."""
     asked: dict[str, Any] = {}
 
     def get_writer(path: Path, **options: Any) -> Any:
         asked.update(options, path=path)
-        path.touch()
+        path.write_bytes(b"moov")
         return SimpleNamespace(append_data=lambda _: None, close=lambda: None)
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())

@@ -107,6 +107,25 @@ class Failing(Walk):
         raise ZeroDivisionError("the wheel came off")
 
 
+class Unspeakable(Exception):
+    """An error of an environment that is careless of what it says."""
+
+    def __str__(self) -> str:
+        raise RecursionError("of its own text")
+
+    __repr__ = __str__
+
+
+class FailingMutely(Walk):
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        raise Unspeakable
+
+
+class FailingLoudly(Walk):
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        raise ValueError("\0\ud800" + "x" * 5_000_000 + "the wheel came off")
+
+
 class FailingReset(Walk):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         raise ZeroDivisionError("no wheel")

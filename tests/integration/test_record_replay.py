@@ -129,11 +129,15 @@ def say_little(learner: Learner) -> None:
         stream.ended()
 
 
-def say_for_long(learner: Learner) -> None:
+def say_steps(learner: Learner, steps: int) -> None:
     with Stream(learner.address) as stream:
         stream.open()
-        for sequence in range(1, 9000):
+        for sequence in range(1, steps + 1):
             stream.act(step(sequence, sequence % 100))
+
+
+def say_for_long(learner: Learner) -> None:
+    say_steps(learner, 8999)
 
 
 # The same ---------------------------------------------------------------------------------------
@@ -256,6 +260,47 @@ def test_the_commands(launch: Launcher, tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found["steps"] >= 500
     assert (found["streams"], found["differences"], found["gaps"]) == (1, 0, 0)
+
+
+# What is not so ---------------------------------------------------------------------------------
+
+
+def change(file: Path, kind: Kind, body: bytes) -> None:
+    """Give the last entry of the kind another body, with its checksum."""
+    entry = [entry for entry in Recording(file) if entry.kind is kind][-1]
+    data = file.read_bytes()
+    file.write_bytes(data.replace(encode(entry), encode(entry._replace(body=body))))
+
+
+def test_entries_that_are_none_are_refused_before_anything_is_sent(recorded: Recorded) -> None:
+    recorded.record(say_little)
+    change(recorded.file, Kind.RECEIVED, b"\xff")
+    # There is no learner: looking for one would take longer, and end with another status.
+    done = seedbed("replay", str(recorded.file), "--server", f"unix:{recorded.folder}/nobody")
+    assert done.status == 2
+    *_, last = done.stderr.splitlines()
+    assert "expected entries as --record writes them, found bytes that are no ClientMessage" in last
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.ClientMessage(step=pb.Step(sequence=1, environment=b"1", observation=[b"123"])),
+        pb.ClientMessage(open=pb.Open(spec=pb.EnvironmentSpec(action=pb.ArraySpec(dtype="none")))),
+        pb.ClientMessage(),
+    ],
+)
+def test_what_the_learner_must_refuse_is_told_as_a_difference(
+    recorded: Recorded, other: str, capsys: pytest.CaptureFixture[str], message: pb.ClientMessage
+) -> None:
+    recorded.record(lambda learner: say_steps(learner, 1))
+    change(recorded.file, Kind.RECEIVED, message.SerializeToString())
+    with LogLines("learner.replaying"), Learner(other) as learner:
+        assert recorded.replay(learner) == 1
+    found = result(capsys)
+    assert found["refused"] == {"INVALID_ARGUMENT": 1}
+    assert "expected actions for step 1, found INVALID_ARGUMENT: " in found["first_differences"][0]
 
 
 # The middle -------------------------------------------------------------------------------------

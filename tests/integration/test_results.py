@@ -123,6 +123,15 @@ def test_evaluate_with_video(suffix: str, logdir: Path, tmp_path: Path) -> None:
     assert [path.name for path in video.parent.iterdir()] == [video.name]
 
 
+def test_evaluate_says_why_there_is_no_video(logdir: Path, tmp_path: Path) -> None:
+    (tmp_path / "drawn.py").write_text(DRAWN)
+    env, video = f"{tmp_path}/drawn.py:make_env", tmp_path / "drawn.py" / "out.gif"
+    done = seedbed("evaluate", *options(logdir=logdir, episodes=3, num_envs=1, video=video, env=env))
+    assert (done.status, done.stdout) == (1, "")
+    assert f"--video {video} cannot be written: " in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
 def test_evaluate_prints_nothing_else(logdir: Path, tmp_path: Path) -> None:
     (tmp_path / "chatty.py").write_text(CHATTY)
     env = f"{tmp_path}/chatty.py:make_env"

@@ -123,6 +123,12 @@ def test_words_are_handed_on_with_the_actors_number(learner: Learner, words: Wor
     assert found[1].startswith("[actor 1] ready ")
 
 
+def test_words_without_bounds_are_handed_on_in_bounds(learner: Learner, words: Words) -> None:
+    learner.start(SAY + "say('x' * 5_000_000); say('no\\0NUL \\33[31mred\\33[0m'); " + HOLD)
+    assert words.next_with("[actor 0]") == f"[actor 0] {'x' * local_actors.MAX_LINE}"
+    assert words.next_with("[actor 0]") == "[actor 0] no\\x00NUL red"
+
+
 def test_statistics_count_what_lives(learner: Learner, words: Words) -> None:
     actors = learner.start(WAITS, WAITS)
     for _ in range(2):

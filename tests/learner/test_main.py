@@ -393,6 +393,27 @@ def end_with(monkeypatch: pytest.MonkeyPatch, error: Exception | int) -> int:
     return main(["learner"])
 
 
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [(["--agent", "a2c"], "--agent a2c"), (["--agent=ppo", "--reproducible"], "--reproducible")],
+)
+def test_a_lock_step_that_cannot_be_left_out_is_not_ignored(
+    options: Executed, capsys: pytest.CaptureFixture[str], argv: list[str], reason: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        options("train", "--env=x", *argv, "--no-lock-step")
+    assert ended.value.code == 2
+    expected = f"{reason} makes acting wait for training, always: leave --no-lock-step out"
+    assert capsys.readouterr().err == f"seedbed train: error: {expected}\n"
+    assert not options("train", "--env=x", "--agent=ppo", "--no-lock-step").lock_step
+    assert options("train", "--env=x", *argv, "--no-lock-step", "--lock-step").takes_turns
+
+
+def test_a_run_s_own_file_goes_on_with_its_lock_step(options: Executed, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('env = "x"\nagent = "a2c"\nlock_step = false\n')
+    assert options("train", f"--config={tmp_path / 'config.toml'}").takes_turns
+
+
 @pytest.mark.parametrize("status", [0, 130])
 def test_status_of_the_command_is_the_process_s(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     assert end_with(monkeypatch, status) == status

@@ -43,6 +43,21 @@ def test_whatever_a_thread_raises_is_a_failure(error: BaseException) -> None:
     assert raised.value.__cause__ is error
 
 
+def test_an_error_that_cannot_be_shown_is_a_failure_too(caplog: pytest.LogCaptureFixture) -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    threads = Threads(on_failure=lambda: None)
+    for name in ("one", "other"):
+        threads.fail(name, MuteError())
+    words = "(what it says cannot be had: ZeroDivisionError)"
+    with pytest.raises(WorkerFailure) as raised:
+        threads.raise_failure()
+    assert str(raised.value) == f"one failed: MuteError: {words}"
+    assert caplog.messages == [f"other failed too, after the first failure: {words}"]
+
+
 def test_failure_is_there_when_the_main_thread_is_woken() -> None:
     seen: list[str] = []
 

@@ -116,3 +116,7 @@ def test_what_sac_cannot_choose_is_refused() -> None:
         build(spaces.MultiDiscrete([2, 3]))
     with pytest.raises(ConfigError, match=r"not all of it bounded: give the Box finite bounds"):
         build(spaces.Box(-np.inf, np.inf, (1,), np.float32))
+    with pytest.raises(
+        ConfigError, match=r"equal in a part of \(float32\[2\] in .*: leave that part out"
+    ):
+        build(spaces.Box(np.float32([-1, 3]), np.float32([1, 3])))

@@ -76,6 +76,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "recording"
 
 
+def files_of(path: Path) -> list[Path]:
+    """What is there, but for the lock."""
+    return sorted(file for file in path.parent.iterdir() if file.suffix != ".lock")
+
+
 def told(path: Path) -> list[tuple[Kind, int, Any]]:
     """Kind, stream and message of each entry."""
     return [(entry.kind, entry.stream, message(entry)) for entry in Recording(path)]
@@ -167,6 +172,29 @@ def test_a_pipe_is_refused_and_not_waited_for(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(ConfigError, match="expected new files or recordings, found another file"):
         Recorder(path).start()
+
+
+def test_a_second_recorder_is_refused_and_moves_nothing(path: Path) -> None:
+    with Recorder(path) as recorder:
+        for _ in range(2):
+            with pytest.raises(ConfigError, match=f"{path} is in use .* id {os.getpid()} on ") as raised:
+                Recorder(path).start()
+            assert str(raised.value).endswith("end that one first, or give this one another file")
+        recorder.begin()
+        assert files_of(path) == [path]
+    assert [kind for kind, _, _ in told(path)] == [Kind.BEGIN]
+    with Recorder(path):
+        assert files_of(path) == [path, older(path, 1)], "the lock has ended with the first one"
+
+
+def test_a_start_that_is_refused_holds_nothing(path: Path) -> None:
+    older(path, 2).write_text("a diary")
+    refused = Recorder(path)
+    with pytest.raises(ConfigError, match="found another file"):
+        refused.start()
+    older(path, 2).unlink()
+    with Recorder(path) as recorder:
+        recorder.begin()
 
 
 def test_an_empty_file_is_what_a_power_cut_left(path: Path) -> None:
@@ -439,7 +467,7 @@ def test_a_start_on_a_full_disk_leaves_things_as_they_were(path: Path) -> None:
     before = path.read_bytes()
     with full_at(10), pytest.raises(ConfigError, match=r"--record .* cannot be written: File too large"):
         Recorder(path).start()
-    assert [(file, file.read_bytes()) for file in path.parent.iterdir()] == [(path, before)]
+    assert [(file, file.read_bytes()) for file in files_of(path)] == [(path, before)]
     with Recorder(path):
         assert older(path, 1).read_bytes() == before, "the next start finds nothing in its way"
 
@@ -456,7 +484,7 @@ def test_a_disk_that_is_full_between_two_segments_leaves_the_former_whole(
             record.received(asked(5, KILOBYTE))
             log.wait_for("the recording ends here")
             recorder._thread.join(PATIENCE_SECONDS)
-    assert list(path.parent.iterdir()) == [path]
+    assert files_of(path) == [path]
     recording = Recording(path)
     assert len(list(recording)) == 5
     assert recording.damage == []

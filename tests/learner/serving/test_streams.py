@@ -8,6 +8,7 @@ import pytest
 
 from learner.flags import LEASE_START, LeaseEnd
 from learner.serving.batcher import Request
+from learner.serving.sparing import LIMIT
 from learner.telemetry.report import SessionReport
 from protos import inference_pb2 as pb
 from protos.errors import NotServing, RequestError, RunEnded
@@ -273,6 +274,18 @@ def test_ending_streams_tells_all_the_reason(
     assert late._call.code() is status
     assert log.lines() == [], "an end that was meant is no warning"
     assert learner.server.statistics()["streams"] == 0
+
+
+def test_actors_that_come_back_to_a_learner_that_ends_do_not_flood_the_log(
+    learner: FakeLearner, log: LogLines
+) -> None:
+    learner.server.end_streams(NotServing("come back later"))
+    for _ in range(LIMIT + 5):
+        with Stream(learner.address) as stream, pytest.raises(grpc.RpcError):
+            stream.open()
+    lines = log.lines(logging.INFO)
+    assert len([line for line in lines if "told that come back later" in line]) == LIMIT
+    assert "more lines like the last one (told of the end) come: they are counted for now" in lines
 
 
 def test_telling_the_reason_often_does_not_pile_up_tracebacks(learner: FakeLearner) -> None:

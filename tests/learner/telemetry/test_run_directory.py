@@ -126,8 +126,9 @@ def test_reading_the_config_of_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_second_learner_is_refused_by_the_pid_of_the_first(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path, OPTIONS)
-    with pytest.raises(ConfigError, match=f"is in use by the learner with process id {os.getpid()} on "):
+    with pytest.raises(ConfigError, match=f"is in use .* process id {os.getpid()} on ") as raised:
         RunDirectory(tmp_path, OPTIONS)
+    assert str(raised.value).endswith("end that one first, or give this run a --logdir of its own")
     # Only reading needs no lock.
     assert read_config(tmp_path)["env"] == "CartPole-v1"
     run.close()
