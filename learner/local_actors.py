@@ -21,6 +21,9 @@ MAX_RESTARTS = 3
 RESTART_WINDOW_SECONDS = 120.0
 """An actor that ends more often than that within this time will go on ending."""
 
+MAX_LINE = 4096
+"""Characters of an actor's word; an environment may print for ever without ending a line."""
+
 READER_GRACE_SECONDS = 1.0
 """How long a process's last words may take after its end."""
 
@@ -230,7 +233,7 @@ def _hand_on(index: int, process: subprocess.Popen[str], last_words: deque[str])
     """Log what the process says, line by line, and keep the last."""
     assert process.stdout is not None
     with process.stdout:
-        for line in process.stdout:
+        while line := process.stdout.readline(MAX_LINE):
             if line.strip():
                 last_words.append(line)
             logger.info("[actor %d] %s", index, line.rstrip())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from learner import local_actors
-from learner.local_actors import LocalActors, actor_command, child_actor, child_environment
+from learner.local_actors import MAX_LINE, LocalActors, actor_command, child_actor, child_environment
 from learner.threads import Threads
 from protos.errors import WorkerFailure
 
@@ -140,6 +140,12 @@ def test_words_that_are_no_text_are_handed_on_as_far_as_they_are(learner: Learne
 def test_last_words_are_one_line_that_is_not_empty(learner: Learner) -> None:
     learner.start(SAY + "[say('line', n) for n in range(1000)]; say(' '); sys.exit(1)")
     assert learner.failure().endswith("its last words: line 999")
+
+
+def test_what_never_ends_a_line_is_handed_on_too(learner: Learner, words: Words) -> None:
+    learner.start(SAY + f"os.write(1, b'.' * {2 * MAX_LINE})\nwhile True: signal.pause()")
+    for _ in range(2):
+        assert words.next_with("[actor 0]") == f"[actor 0] {'.' * MAX_LINE}"
 
 
 def test_actor_that_ends_without_a_word_says_so(learner: Learner) -> None:
