@@ -75,7 +75,8 @@ def run(options: LearnerOptions, console: Console) -> int:
     with ExitStack() as closing:
         directory = RunDirectory(Path(options.logdir), options)
         closing.callback(directory.close)
-        checkpoints = Checkpoints(directory.checkpoints, options.keep_checkpoints)
+        keep, check = options.keep_checkpoints, directory.check
+        checkpoints = Checkpoints(directory.checkpoints, keep, check=check)
         restored = checkpoints.load_latest()
         if cluster is None and restored is not None and _was_finished(restored, options):
             logger.info("%s: this run has reached its end already", directory.path)
@@ -342,7 +343,9 @@ class _Run:
             options,
             spec,
             checkpoints=self._checkpoints,
-            best_checkpoints=Checkpoints(self._directory.best_checkpoint, keep=1),
+            best_checkpoints=Checkpoints(
+                self._directory.best_checkpoint, keep=1, check=self._directory.check
+            ),
             offending_batch=self._directory.path / OFFENDING_BATCH,
             restored=self._restored,
             registry=self._registry,

@@ -8,6 +8,7 @@ import os
 import socket
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -54,7 +55,8 @@ class RunDirectory:
         self._refuse_foreign()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(path / LOCK)
+            self._holder = f"{os.getpid()} on {socket.gethostname()}"
+            self._lock = _lock(path / LOCK, self._holder)
             try:
                 self.resumed = self._check_settings()
                 # First of all: it is what makes this directory a run's, should the process end here.
@@ -79,6 +81,26 @@ class RunDirectory:
         """Folder of the checkpoint that did best in an evaluation."""
         return best_checkpoint_folder(self.path)
 
+    def check(self) -> None:
+        """See to it that `path` is still the directory that this process holds.
+
+        Raises:
+            OSError: it was deleted, moved or unmounted, and what is written now would be in nobody's
+                way at best; or another learner runs in a new one of the same name.
+        """
+        if not (self.path / CONFIG).exists():
+            raise OSError(
+                errno.ENOENT, f"{self.path} holds no {CONFIG} any more: was it deleted or unmounted?"
+            )
+        # Not by the file's identity, which network file systems change; a lock that somebody has
+        # deleted harms nobody as long as there is no other.
+        with suppress(FileNotFoundError):
+            holder = (self.path / LOCK).read_text(errors="replace").strip()
+            if holder != self._holder:
+                raise OSError(
+                    errno.EBUSY, f"{self.path} is now that of the learner with process id {holder}"
+                )
+
     def write_metrics(self, report: Report, values: Mapping[str, Any]) -> None:
         """Append `values` to metrics.jsonl and to the TensorBoard events. A sink of the reporter."""
         self._metrics.write(values)
@@ -94,6 +116,7 @@ class RunDirectory:
         title = f"{self.options.agent} on {self.options.env or 'its environment'}"
         title += f", seed {self.options.seed}"
         try:
+            self.check()
             write_learning_curve(
                 self.path / "learning_curve.png",
                 curve,
@@ -112,6 +135,7 @@ class RunDirectory:
         Raises:
             OSError: it cannot be written.
         """
+        self.check()
         with replace_file(self.path / "summary.json") as file:
             file.write(json.dumps(asdict(summary), indent=2, allow_nan=False).encode() + b"\n")
 
@@ -172,7 +196,10 @@ def read_config(path: Path) -> dict[str, Any]:
         ConfigError: there is no run, or its options cannot be read.
     """
     try:
-        return tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
+        text = (path / CONFIG).read_text(encoding="utf-8")
+        if not text.strip():
+            raise ValueError("it is empty")
+        return tomllib.loads(text)
     except FileNotFoundError as error:
         raise ConfigError(f"--logdir {path}: expected a run, found no {CONFIG}") from error
     except (OSError, ValueError) as error:
@@ -195,8 +222,9 @@ def _is_ours(name: str) -> bool:
     return name == LOCK or (name.startswith(".") and name.endswith(TEMPORARY_SUFFIX))
 
 
-def _lock(path: Path) -> BinaryIO:
-    """The open file that holds the directory's lock; the kernel releases it however this process ends.
+def _lock(path: Path, holder: str) -> BinaryIO:
+    """The open file that holds the directory's lock, and says who `holder` is; the kernel releases it
+    however this process ends.
 
     Raises:
         ConfigError: another process holds it.
@@ -206,7 +234,7 @@ def _lock(path: Path) -> BinaryIO:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file.truncate(0)
-        file.write(f"{os.getpid()} on {socket.gethostname()}\n".encode())
+        file.write(f"{holder}\n".encode())
         file.flush()
     except BlockingIOError as error:
         file.seek(0)

@@ -198,6 +198,16 @@ def test_a_full_disk_costs_the_checkpoint_alone(
     assert checkpoints.save(3, ARRAYS, {}) is not None
 
 
+def test_old_ones_that_cannot_be_removed_do_not_make_a_new_one_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "step_000000001.npz").mkdir()
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    assert checkpoints.save(2, ARRAYS, METADATA) == tmp_path / "step_000000002.npz"
+    assert f"old checkpoints in {tmp_path} cannot be removed" in caplog.text
+    assert (checkpoints.statistics()["saved"], checkpoints.statistics()["failed"]) == (1, 0)
+
+
 def test_an_unusable_newer_checkpoint_is_set_aside_once_the_run_has_gone_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
