@@ -141,17 +141,18 @@ class Checkpoints:
         Raises:
             CheckpointError: there are checkpoints, and none is whole.
         """
-        paths = self.paths()
-        for path in reversed(paths):
-            try:
-                return self.load(path)
-            except CheckpointError as error:
-                logger.warning("%s; going back to the checkpoint before it", error)
-        if paths:
-            raise CheckpointError(
-                f"none of the {len(paths)} checkpoints in {self._folder} can be loaded. Restore one "
-                "from a backup, or give --logdir another directory to start anew"
-            )
+        while paths := self.paths():
+            for path in reversed(paths):
+                try:
+                    return self.load(path)
+                except CheckpointError as error:
+                    logger.warning("%s; going back to the checkpoint before it", error)
+            # A learner at work may have replaced all of them since they were listed.
+            if self.paths() == paths:
+                raise CheckpointError(
+                    f"none of the {len(paths)} checkpoints in {self._folder} can be loaded. Restore one "
+                    "from a backup, or give --logdir another directory to start anew"
+                )
         return None
 
     def load(self, path: Path) -> Checkpoint:
@@ -236,15 +237,18 @@ def require_arrays(checkpoint: Checkpoint, expected: Mapping[str, Expected]) -> 
 
 
 def _read(path: Path) -> Checkpoint:
-    with zipfile.ZipFile(path) as archive:
-        broken = archive.testzip()
-    if broken is not None:
-        raise ValueError(f"the checksum of {broken} does not match")
-    with np.load(path, allow_pickle=False) as entries:
-        header = json.loads(entries[_HEADER].tobytes())
-        if header["format"] != FORMAT:
-            raise ValueError(f"expected format {FORMAT}, found {header['format']}")
-        arrays = {name: entries[_ARRAY + name] for name in header["arrays"]}
+    # Opened once: the learner at work may remove it meanwhile.
+    with path.open("rb") as file:
+        with zipfile.ZipFile(file) as archive:
+            broken = archive.testzip()
+        if broken is not None:
+            raise ValueError(f"the checksum of {broken} does not match")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as entries:
+            header = json.loads(entries[_HEADER].tobytes())
+            if header["format"] != FORMAT:
+                raise ValueError(f"expected format {FORMAT}, found {header['format']}")
+            arrays = {name: entries[_ARRAY + name] for name in header["arrays"]}
     return Checkpoint(path, int(header["version"]), arrays, header["metadata"])
 
 

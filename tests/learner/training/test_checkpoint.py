@@ -2,6 +2,7 @@
 
 import logging
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,34 @@ def test_if_none_is_whole_nothing_starts_anew(tmp_path: Path) -> None:
         damage(path)
     with pytest.raises(CheckpointError, match=r"none of the 2 checkpoints in .* can be loaded"):
         checkpoints.load_latest()
+
+
+def test_a_learner_at_work_may_replace_them_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = Checkpoints(tmp_path, keep=1)
+    learner.save(1, ARRAYS, METADATA)
+    reader, load = Checkpoints(tmp_path, keep=1), Checkpoints.load
+
+    def load_late(self: Checkpoints, path: Path) -> Checkpoint:
+        if path.name == "step_000000001.npz":
+            learner.save(2, ARRAYS, METADATA)
+        return load(self, path)
+
+    monkeypatch.setattr(Checkpoints, "load", load_late)
+    found = reader.load_latest()
+    assert found is not None
+    assert found.version == 2
+
+
+def test_a_learner_at_work_may_remove_it_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    path = checkpoints.save(1, ARRAYS, METADATA)
+    assert path is not None
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", lambda _: path.unlink())
+    assert set(checkpoints.load(path).arrays) == set(ARRAYS)
 
 
 def test_no_flipped_bit_is_believed(tmp_path: Path) -> None:
