@@ -12,8 +12,8 @@ from types import FrameType
 logger = logging.getLogger(__name__)
 
 LIMIT_SECONDS = 15.0
-"""How long the step at hand, and all that closes the actor, may take. Supervisors kill after 20 s (`k8s/`)
-or 30 s, and say nothing of where it hung."""
+"""How long the step at hand, and all that closes the actor, may take. Supervisors kill after 20 s (as
+`k8s/` has it) or 30 s, and say nothing of where it hung."""
 
 
 def end_process() -> None:

@@ -233,9 +233,6 @@ def _lock(path: Path, holder: str) -> BinaryIO:
     file = path.open("a+b")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        file.truncate(0)
-        file.write(f"{holder}\n".encode())
-        file.flush()
     except BlockingIOError as error:
         file.seek(0)
         holder = file.read().decode(errors="replace").strip()
@@ -251,4 +248,11 @@ def _lock(path: Path, holder: str) -> BinaryIO:
         logger.warning(
             "the file system of %s has no locks: make sure that no other learner uses it", path.parent
         )
+    try:
+        file.truncate(0)
+        file.write(f"{holder}\n".encode())
+        file.flush()
+    except OSError:
+        file.close()
+        raise
     return file

@@ -1,5 +1,6 @@
 """The run directory: who may use it, what it holds, and that a resumed run fits."""
 
+import errno
 import json
 import os
 import shutil
@@ -287,6 +288,20 @@ def test_nothing_is_written_into_the_directory_of_another_learner(
     assert [path.name for path in others.paths()] == ["step_000000001.npz"]
     run.close()
     other.close()
+
+
+def test_a_file_system_without_locks_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    (tmp_path / ".lock").write_text("1 on a machine of old\n")
+    monkeypatch.setattr("fcntl.flock", flock)
+    run = RunDirectory(tmp_path, OPTIONS)
+    assert f"the file system of {tmp_path} has no locks" in caplog.text
+    run.check()
+    run.close()
 
 
 def test_a_lock_that_somebody_deletes_harms_nothing(tmp_path: Path) -> None:
