@@ -4,9 +4,11 @@ import logging
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import NoReturn
 
 from google.protobuf.json_format import MessageToJson
 
@@ -15,8 +17,9 @@ from actor.config import ActorOptions
 from actor.environments import make_environment
 from actor.loop import run_actor
 from actor.retry import RetryPolicy
-from actor.stop_signals import StopSignals
+from actor.stop_signals import LIMIT_SECONDS, StopSignals
 from actor.video import VideoRecorder
+from protos.addresses import located
 from protos.errors import ConfigError, EnvironmentFailure, SeedbedError
 from protos.options import parse, refuse
 from protos.secrets import TOKEN_VARIABLE
@@ -28,6 +31,9 @@ logger = logging.getLogger("actor")
 
 ANSWER_TIMEOUT_SECONDS = {"train": 120.0, "evaluate": 86_400.0}
 """How long to wait for one answer, by mode: between two evaluations of a run there is none."""
+
+VIDEO_LIMIT_SECONDS = 120.0
+"""How long an actor that finishes a video may take to end after a signal."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,11 +57,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def process() -> NoReturn:
+    """`main` as a whole process, whose end waits only so long for threads that an environment has left
+    behind."""
+    status = main()
+    main_thread = threading.main_thread()
+    left = [each for each in threading.enumerate() if not each.daemon and each is not main_thread]
+    if left:
+        end = threading.Timer(LIMIT_SECONDS, _end_without, (status, left))
+        end.daemon = True
+        end.start()
+    sys.exit(status)
+
+
+def _end_without(status: int, left: Sequence[threading.Thread]) -> None:
+    names = ", ".join(each.name for each in left if each.is_alive())
+    logger.warning("threads of the environment go on (%s): the process ends without them", names)
+    os._exit(status)
+
+
 def _act(options: ActorOptions) -> int:
-    stop = StopSignals()
+    stop = StopSignals(VIDEO_LIMIT_SECONDS if options.video is not None else LIMIT_SECONDS)
     if options.video is not None:
         # Frames are read, not shown: pygame needs no display for that, and complains of none.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    # Before the environment is made, which may change the current directory.
+    server, credentials = located(options.server), options.credentials(os.environ.get(TOKEN_VARIABLE))
+    video = None if options.video is None else Path(options.video).absolute()
     with ExitStack() as stack:
         stack.enter_context(stop)
         environment = stack.enter_context(
@@ -64,20 +92,19 @@ def _act(options: ActorOptions) -> int:
                     options.env or "",
                     options.num_envs,
                     seed=_seed(options),
-                    render=options.video is not None,
+                    render=video is not None,
                 )
             )
         )
         recorder = None
-        if options.video is not None:
-            path = Path(options.video)
-            recorder = stack.enter_context(VideoRecorder(path, environment.frames_per_second))
+        if video is not None:
+            recorder = stack.enter_context(VideoRecorder(video, environment.frames_per_second))
         client = InferenceClient(
-            options.server,
+            server,
             environment.observation_space,
             environment.action_space,
             num_environments=options.num_envs,
-            credentials=options.credentials(os.environ.get(TOKEN_VARIABLE)),
+            credentials=credentials,
             mode=options.mode,
             answer_timeout_seconds=ANSWER_TIMEOUT_SECONDS[options.mode],
             retry=RetryPolicy(
@@ -120,4 +147,4 @@ def _report(error: SeedbedError) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    process()

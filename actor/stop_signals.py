@@ -1,33 +1,73 @@
 """Signals that end an actor, as a wish that its loop meets."""
 
+import logging
+import os
 import signal
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from types import FrameType
+
+logger = logging.getLogger(__name__)
+
+LIMIT_SECONDS = 15.0
+"""How long the step at hand, and all that closes the actor, may take. Supervisors kill after 20 s (as
+`k8s/` has it) or 30 s, and say nothing of where it hung."""
+
+
+def end_process() -> None:
+    """At once, whatever hangs."""
+    os._exit(1)
 
 
 class StopSignals:
     """SIGTERM and SIGINT as a wish to stop after the step at hand; a second one ends the process.
 
     A context manager; `is_set` tells, and the callbacks are called once, in the signal's handler.
+
+    Args:
+        limit_seconds: how long after the signal the context may last: an environment may hang, and
+            would not hear of the wish.
+        give_up: ends the process after that time; called by a thread of its own, after the log has said
+            why.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, limit_seconds: float = LIMIT_SECONDS, give_up: Callable[[], None] = end_process
+    ) -> None:
+        self._limit_seconds = limit_seconds
+        self._give_up = give_up
         self._event = threading.Event()
         self._callbacks: list[Callable[[], None]] = []
         self._former: dict[int, object] = {}
+        self._handler = self._on_signal  # One object, to be known again.
+        self._timer: threading.Timer | None = None
         self.exit_status = 0
 
     def __enter__(self) -> "StopSignals":
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._former[number] = signal.signal(number, self._on_signal)
+            self._former[number] = signal.signal(number, self._handler)
+        # What an environment forks (a multiprocessing.Process) would inherit the wish to stop, which
+        # nobody meets there; whoever ends it by a signal waits for its end.
+        os.register_at_fork(after_in_child=self._restore)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned
+        self._restore()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _restore(self) -> None:
+        while self._former:
+            signal.signal(*self._former.popitem())  # type: ignore[arg-type]  # what signal() returned
 
     def is_set(self) -> bool:
+        """Whether a signal came. Takes the signals back where an environment has set its own handlers:
+        nobody else would close the session."""
+        for number in self._former:
+            if signal.getsignal(number) is not self._handler and not self._event.is_set():
+                signal.signal(number, self._handler)
         return self._event.is_set()
 
     def on_stop(self, callback: Callable[[], None]) -> None:
@@ -41,5 +81,19 @@ class StopSignals:
             signal.signal(other, signal.SIG_DFL)
         self.exit_status = 130 if number == signal.SIGINT else 0
         self._event.set()
+        self._timer = threading.Timer(self._limit_seconds, self._overrun)
+        # Daemon: the limit must not hold up what ends before it.
+        self._timer.daemon = True
+        self._timer.start()
         for callback in self._callbacks:
             callback()
+
+    def _overrun(self) -> None:
+        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        logger.error(
+            "the actor did not end within %g s of the signal: its process ends now, and the learner "
+            "waits for it as long as its lease lasts. Where it is:\n%s",
+            self._limit_seconds,
+            "".join(traceback.format_stack(main)),
+        )
+        self._give_up()

@@ -29,7 +29,8 @@ READER_GRACE_SECONDS = 1.0
 
 
 MAX_LINE = 10_000
-"""Most characters of a line that are handed on: more than an actor's own have."""
+"""Most characters of a line that are handed on: more than an actor's own have, while an environment may
+print for ever without ending one."""
 
 
 def actor_command(*arguments: str) -> list[str]:

@@ -69,7 +69,8 @@ def run(options: LearnerOptions, console: Console) -> int:
     with ExitStack() as closing:
         directory = RunDirectory(Path(options.logdir), options)
         closing.callback(directory.close)
-        checkpoints = Checkpoints(directory.checkpoints, options.keep_checkpoints)
+        keep, check = options.keep_checkpoints, directory.check
+        checkpoints = Checkpoints(directory.checkpoints, keep, check=check)
         restored = checkpoints.load_latest()
         if cluster is None and restored is not None and _was_finished(restored, options):
             logger.info("%s: this run has reached its end already", directory.path)
@@ -289,7 +290,7 @@ class _Run:
         local = options.num_actors * options.envs_per_actor if isinstance(options, TrainOptions) else 0
         logger.info("building the agent for %s", spec)
         self._status.enter("building the agent")
-        best = Checkpoints(directory.best_checkpoint, keep=1)
+        best = Checkpoints(directory.best_checkpoint, keep=1, check=directory.check)
         return Learner(
             options,
             spec,

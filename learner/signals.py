@@ -44,9 +44,10 @@ def ending_signals(wake: Callable[[], None]) -> Iterator[Received]:
 
     # SIGINT is heard in any case: shells ignore it in what they start in the background.
     nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    former = {
-        each: signal.signal(each, handle) for each in ENDING if not (nohup and each == signal.SIGHUP)
-    }
+    # Complete before the first of them may come.
+    former = {each: signal.getsignal(each) for each in ENDING if not (nohup and each == signal.SIGHUP)}
+    for each in former:
+        signal.signal(each, handle)
     try:
         yield received
     finally:

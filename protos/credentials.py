@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -41,14 +42,16 @@ class ConnectionOptions:
     def credentials(self, token: str | None = None) -> "Credentials":
         """What the TLS and token options come to; `token` counts where there is no file of one.
 
+        Files are those that the names mean now, wherever an environment moves this process to.
+
         Raises:
             ConfigError: they do not go together.
         """
         return Credentials(
-            tls_ca=self.tls_ca,
-            tls_cert=self.tls_cert,
-            tls_key=self.tls_key,
-            token_file=self.token_file,
+            tls_ca=self.tls_ca if self.tls_ca == SYSTEM else _located(self.tls_ca),
+            tls_cert=_located(self.tls_cert),
+            tls_key=_located(self.tls_key),
+            token_file=_located(self.token_file),
             insecure=self.insecure,
             token=token,
         )
@@ -126,3 +129,7 @@ class Credentials:
         return grpc.ssl_channel_credentials(
             authorities, pair.key if pair else None, pair.chain if pair else None
         )
+
+
+def _located(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())

@@ -14,6 +14,11 @@ from protos.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 
+def this_process() -> str:
+    """Who this is, as a lock that it holds says."""
+    return f"{os.getpid()} on {socket.gethostname()}"
+
+
 def lock_file(path: Path, refusal: Callable[[str], ConfigError]) -> BinaryIO:
     """The open file at `path` that holds the lock, until it is closed or this process ends, however.
 
@@ -30,9 +35,6 @@ def lock_file(path: Path, refusal: Callable[[str], ConfigError]) -> BinaryIO:
     file = path.open("a+b")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        file.truncate(0)
-        file.write(f"{os.getpid()} on {socket.gethostname()}\n".encode())
-        file.flush()
     except BlockingIOError as error:
         file.seek(0)
         holder = file.read().decode(errors="replace").strip()
@@ -45,4 +47,11 @@ def lock_file(path: Path, refusal: Callable[[str], ConfigError]) -> BinaryIO:
         logger.warning(
             "the file system of %s has no locks: make sure that no other learner uses it", path.parent
         )
+    try:
+        file.truncate(0)
+        file.write(f"{this_process()}\n".encode())
+        file.flush()
+    except OSError:
+        file.close()
+        raise
     return file

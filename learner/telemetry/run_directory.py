@@ -1,9 +1,11 @@
 """The run directory: everything that a run leaves behind, under one lock."""
 
+import errno
 import json
 import logging
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import tomli_w
 from learner.config import LearnerOptions, resume_differences
 from learner.telemetry.atomic import TEMPORARY_SUFFIX, replace_file
 from learner.telemetry.evaluations import Evaluation
-from learner.telemetry.file_lock import lock_file
+from learner.telemetry.file_lock import lock_file, this_process
 from learner.telemetry.learning_curve import Curve
 from learner.telemetry.metrics_log import MetricsLog
 from learner.telemetry.report import Report
@@ -51,6 +53,7 @@ class RunDirectory:
         self._refuse_foreign()
         try:
             path.mkdir(parents=True, exist_ok=True)
+            self._holder = this_process()
             self._lock = lock_file(path / LOCK, self._in_use)
             try:
                 self.resumed = self._check_settings()
@@ -76,6 +79,26 @@ class RunDirectory:
         """Folder of the checkpoint that did best in an evaluation."""
         return best_checkpoint_folder(self.path)
 
+    def check(self) -> None:
+        """See to it that `path` is still the directory that this process holds.
+
+        Raises:
+            OSError: it was deleted, moved or unmounted, and what is written now would be in nobody's
+                way at best; or another learner runs in a new one of the same name.
+        """
+        if not (self.path / CONFIG).exists():
+            raise OSError(
+                errno.ENOENT, f"{self.path} holds no {CONFIG} any more: was it deleted or unmounted?"
+            )
+        # Not by the file's identity, which network file systems change; a lock that somebody has
+        # deleted harms nobody as long as there is no other.
+        with suppress(FileNotFoundError):
+            holder = (self.path / LOCK).read_text(errors="replace").strip()
+            if holder != self._holder:
+                raise OSError(
+                    errno.EBUSY, f"{self.path} is now that of the learner with process id {holder}"
+                )
+
     def write_metrics(self, report: Report, values: Mapping[str, Any]) -> None:
         """Append `values` to metrics.jsonl and to the TensorBoard events. A sink of the reporter."""
         self._metrics.write(values)
@@ -91,6 +114,7 @@ class RunDirectory:
         title = f"{self.options.agent} on {self.options.env or 'its environment'}"
         title += f", seed {self.options.seed}"
         try:
+            self.check()
             write_learning_curve(
                 self.path / "learning_curve.png",
                 curve,
@@ -109,6 +133,7 @@ class RunDirectory:
         Raises:
             OSError: it cannot be written.
         """
+        self.check()
         with replace_file(self.path / "summary.json") as file:
             file.write(json.dumps(asdict(summary), indent=2, allow_nan=False).encode() + b"\n")
 
@@ -175,7 +200,10 @@ def read_config(path: Path) -> dict[str, Any]:
         ConfigError: there is no run, or its options cannot be read.
     """
     try:
-        return tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
+        text = (path / CONFIG).read_text(encoding="utf-8")
+        if not text.strip():
+            raise ValueError("it is empty")
+        return tomllib.loads(text)
     except FileNotFoundError as error:
         raise ConfigError(f"--logdir {path}: expected a run, found no {CONFIG}") from error
     except (OSError, ValueError) as error:

@@ -6,7 +6,7 @@ import re
 import time
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,9 +69,17 @@ class Checkpoints:
 
     The version in a file's name orders them, since copies of files lose their times. One process may
     save; any number may load.
+
+    `check` comes before a save: it raises OSError where the folder is not to be written to any more.
     """
 
-    def __init__(self, folder: Path, keep: int, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        keep: int,
+        clock: Clock = time.monotonic,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         if keep < 1:
             raise ValueError(f"keep={keep}: expected at least 1")
         self._folder = folder
@@ -80,6 +88,7 @@ class Checkpoints:
         self._failed = 0
         self._bytes: int | None = None
         self._clock = clock
+        self._check = check
         self._since = clock()
 
     def save(
@@ -88,7 +97,8 @@ class Checkpoints:
         """Write a checkpoint, then drop the oldest.
 
         Returns:
-            Its file; None if the disk is full or fails, which is logged, and leaves the older ones.
+            Its file; None if the disk is full or fails or is gone, which is logged, and leaves the older
+            ones.
 
         Raises:
             TypeError: an array or the metadata is not what the file can hold.
@@ -100,12 +110,11 @@ class Checkpoints:
         entries.update((_ARRAY + name, _plain(name, array)) for name, array in arrays.items())
         path = self._folder / f"step_{version:09d}.npz"
         try:
+            self._check()
             self._folder.mkdir(parents=True, exist_ok=True)
             self._remove_unfinished()
             with replace_file(path) as file:
                 np.savez(file, **entries)  # type: ignore[arg-type]  # the stub takes no **kwargs
-            self._set_newer_aside(version)
-            self._drop_oldest()
             self._bytes = path.stat().st_size
         except OSError as error:
             self._failed += 1
@@ -118,12 +127,13 @@ class Checkpoints:
             return None
         self._saved += 1
         self._since = self._clock()
+        self._tidy(version)
         return path
 
     def beside(self, name: str) -> "Checkpoints":
         """Checkpoints in a folder of their own within this one, of which one stays: for what is too
         large to keep several of."""
-        return Checkpoints(self._folder / name, keep=1)
+        return Checkpoints(self._folder / name, keep=1, check=self._check)
 
     def load_latest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole; None if there are no checkpoints.
@@ -131,17 +141,18 @@ class Checkpoints:
         Raises:
             CheckpointError: there are checkpoints, and none is whole.
         """
-        paths = self.paths()
-        for path in reversed(paths):
-            try:
-                return self.load(path)
-            except CheckpointError as error:
-                logger.warning("%s; going back to the checkpoint before it", error)
-        if paths:
-            raise CheckpointError(
-                f"none of the {len(paths)} checkpoints in {self._folder} can be loaded. Restore one "
-                "from a backup, or give --logdir another directory to start anew"
-            )
+        while paths := self.paths():
+            for path in reversed(paths):
+                try:
+                    return self.load(path)
+                except CheckpointError as error:
+                    logger.warning("%s; going back to the checkpoint before it", error)
+            # A learner at work may have replaced all of them since they were listed.
+            if self.paths() == paths:
+                raise CheckpointError(
+                    f"none of the {len(paths)} checkpoints in {self._folder} can be loaded. Restore one "
+                    "from a backup, or give --logdir another directory to start anew"
+                )
         return None
 
     def load(self, path: Path) -> Checkpoint:
@@ -177,6 +188,16 @@ class Checkpoints:
     def _remove_unfinished(self) -> None:
         for path in self._folder.glob(f".step_*{TEMPORARY_SUFFIX}"):
             path.unlink(missing_ok=True)
+
+    def _tidy(self, version: int) -> None:
+        try:
+            self._set_newer_aside(version)
+            self._drop_oldest()
+        except OSError as error:
+            # What is saved is saved: only room is lost.
+            logger.warning(
+                "old checkpoints in %s cannot be removed (%s): they stay", self._folder, error
+            )
 
     def _set_newer_aside(self, version: int) -> None:
         # A newer file than the one just saved could not be loaded at the start: it would be tried
@@ -216,15 +237,18 @@ def require_arrays(checkpoint: Checkpoint, expected: Mapping[str, Expected]) -> 
 
 
 def _read(path: Path) -> Checkpoint:
-    with zipfile.ZipFile(path) as archive:
-        broken = archive.testzip()
-    if broken is not None:
-        raise ValueError(f"the checksum of {broken} does not match")
-    with np.load(path, allow_pickle=False) as entries:
-        header = json.loads(entries[_HEADER].tobytes())
-        if header["format"] != FORMAT:
-            raise ValueError(f"expected format {FORMAT}, found {header['format']}")
-        arrays = {name: entries[_ARRAY + name] for name in header["arrays"]}
+    # Opened once: the learner at work may remove it meanwhile.
+    with path.open("rb") as file:
+        with zipfile.ZipFile(file) as archive:
+            broken = archive.testzip()
+        if broken is not None:
+            raise ValueError(f"the checksum of {broken} does not match")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as entries:
+            header = json.loads(entries[_HEADER].tobytes())
+            if header["format"] != FORMAT:
+                raise ValueError(f"expected format {FORMAT}, found {header['format']}")
+            arrays = {name: entries[_ARRAY + name] for name in header["arrays"]}
     return Checkpoint(path, int(header["version"]), arrays, header["metadata"])
 
 

@@ -1,5 +1,6 @@
 """An actor needs neither TensorFlow nor the packages of environments that it does not step."""
 
+import os
 import subprocess
 import sys
 
@@ -12,6 +13,18 @@ for package in (actor, protos):
 sys.stdout.write("\\n".join(sorted(sys.modules)))
 """
 
+FORK_SUPPORT = """
+import os, sys
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "grpc":
+            sys.stdout.write(os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "unset"))
+
+sys.meta_path.insert(0, Watch())
+import actor.__main__
+"""
+
 FORBIDDEN = {"tensorflow", "keras", "torch", "jax", "learner", "gym", "ale_py", "dm_env", "imageio"}
 
 
@@ -21,3 +34,11 @@ def test_importing_every_module_of_the_actor_stays_light() -> None:
     imported = set(done.stdout.split())
     assert {"actor.__main__", "actor.client", "protos.specs"} <= imported
     assert imported & FORBIDDEN == set()
+
+
+def test_grpc_leaves_the_processes_that_environments_fork_alone() -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_SUPPORT], capture_output=True, text=True, timeout=60, env=environ
+    )
+    assert done.stdout == "0", done.stderr

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from actor.timestep import TimeStep
 from protos import inference_pb2 as pb
 from protos.errors import NotServing, RunEnded
 from protos.specs import from_proto, from_spaces
+from tests.certificates import TOKEN
 
 TOYS = "tests.actor.toys"
 ROOT = str(Path(__file__).parents[2])
 
 # As the console script does it: nothing of the current directory is on the path.
-CONSOLE_SCRIPT = "import sys; from actor.__main__ import main; sys.exit(main())"
+CONSOLE_SCRIPT = "from actor.__main__ import process; process()"
 
 
 def run(*arguments: str, cwd: Path | str = ROOT) -> subprocess.CompletedProcess[str]:
@@ -252,7 +254,8 @@ def test_an_option_that_is_refused_late_ends_it_with_status_2(
         main(["--env", f"{TOYS}:Walk", "--video", "walk.gif"])
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
-        "seedbed-actor: error: --video walk.gif needs imageio: pip install 'seedbed[video]'\n"
+        f"seedbed-actor: error: --video {Path('walk.gif').absolute()} needs imageio: "
+        "pip install 'seedbed[video]'\n"
     )
 
 
@@ -302,6 +305,22 @@ def test_a_stopped_video_is_complete(fake_client: type[FakeClient], tmp_path: Pa
     assert len(imageio.mimread(video)) == 2
 
 
+def test_an_environment_may_change_the_current_directory(
+    fake_client: type[FakeClient], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("imageio")
+    monkeypatch.chdir(tmp_path)
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    arguments = "--server unix:learner.sock --token-file token --video walk.gif"
+    assert main(["--env", f"{TOYS}:Wandering", *arguments.split()]) == 0
+    assert Path.cwd() != tmp_path
+    assert fake_client.made.server == f"unix:{tmp_path}/learner.sock"
+    assert fake_client.made.options["credentials"].metadata()[0][1] == f"Bearer {TOKEN}"
+    assert (tmp_path / "walk.gif").exists()
+
+
 # Signals ----------------------------------------------------------------------------------------
 
 
@@ -322,3 +341,78 @@ def test_a_callback_that_comes_after_the_signal_is_called_at_once() -> None:
         stop.on_stop(lambda: called.append("after"))
     assert called == ["before", "after"]
     assert stop.exit_status == 130
+
+
+def test_what_hangs_after_a_signal_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+    ended = threading.Event()
+    with StopSignals(limit_seconds=0.0, give_up=ended.set):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ended.wait(10)
+    assert "the actor did not end within 0 s of the signal" in caplog.text
+    assert "in test_what_hangs_after_a_signal_is_ended" in caplog.text
+
+
+def test_what_ends_in_time_is_left_alone() -> None:
+    with StopSignals(limit_seconds=3600.0):
+        os.kill(os.getpid(), signal.SIGTERM)
+        timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+        assert len(timers) == 1
+    timers[0].join(10)
+    assert not timers[0].is_alive()
+
+
+def test_an_environment_that_takes_the_signals_gives_them_back() -> None:
+    with StopSignals() as stop:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert not stop.is_set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.is_set()
+
+
+THREADED = """
+import threading
+import actor.__main__ as module
+
+def end(argv=None):
+    threading.Thread(target=threading.Event().wait, name="simulator").start()
+    return 3
+
+module.main, module.LIMIT_SECONDS = end, 0.0
+module.process()
+"""
+
+
+def test_threads_that_an_environment_leaves_do_not_hold_up_the_end() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", THREADED], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 3
+    assert done.stderr == "threads of the environment go on (simulator): the process ends without them\n"
+
+
+FORKING = """
+import multiprocessing, signal
+from actor.stop_signals import StopSignals
+
+def body(ready):
+    ready.set()
+    signal.pause()
+
+with StopSignals() as stop:
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    child = context.Process(target=body, args=(ready,))
+    child.start()
+    ready.wait()
+    child.terminate()
+    child.join(10)
+    print(child.exitcode, stop.is_set())
+    child.kill()
+"""
+
+
+def test_a_process_that_an_environment_forks_ends_by_its_own_signal() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == f"-{signal.SIGTERM:d} False\n", done.stderr

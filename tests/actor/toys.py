@@ -1,5 +1,6 @@
 """Small environments of every kind, for `tests.actor.toys:NAME`."""
 
+import os
 import sys
 from typing import Any, ClassVar
 
@@ -50,6 +51,14 @@ class Walk(gymnasium.Env):
         if self.render_mode != "rgb_array":
             return None
         return np.full((21, 34, 3), self._step, np.uint8)
+
+
+class Wandering(Walk):
+    """Changes the current directory of its process."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        os.chdir("/")
 
 
 class Structured(Walk):

@@ -155,6 +155,11 @@ def test_last_words_are_one_line_that_is_not_empty(learner: Learner) -> None:
     assert learner.failure().endswith("its last words: line 999")
 
 
+def test_what_never_ends_a_line_is_handed_on_too(learner: Learner, words: Words) -> None:
+    learner.start(SAY + f"os.write(1, b'.' * {2 * local_actors.MAX_LINE})\nwhile True: signal.pause()")
+    assert words.next_with("[actor 0]") == f"[actor 0] {'.' * local_actors.MAX_LINE}"
+
+
 def test_actor_that_ends_without_a_word_says_so(learner: Learner) -> None:
     learner.start("import sys; sys.exit(1)")
     assert learner.failure().endswith("it ended with status 1; its last words: none")

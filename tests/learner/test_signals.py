@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,23 @@ def test_each_wakes_once_and_decides_the_status(number: int, status: int) -> Non
         assert received.status == status
         # A second one ends the process at once.
         assert signal.getsignal(number) == signal.SIG_DFL
+
+
+def test_one_that_comes_while_the_handlers_are_set_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_handler, sent = signal.signal, threading.Event()
+
+    def set_and_send(number: int, handler: Any) -> Any:
+        former = set_handler(number, handler)
+        if number == signal.SIGINT and not sent.is_set():
+            sent.set()
+            os.kill(os.getpid(), number)
+        return former
+
+    monkeypatch.setattr(signal, "signal", set_and_send)
+    woken = threading.Event()
+    with ending_signals(woken.set) as received:
+        assert woken.wait(10)
+        assert received.status == 130
 
 
 def test_handlers_are_put_back() -> None:

@@ -1,8 +1,10 @@
 """Addresses, taken apart in one place for whoever listens, connects or looks for others."""
 
+from pathlib import Path
+
 import pytest
 
-from protos.addresses import chosen_port, host_and_port
+from protos.addresses import chosen_port, host_and_port, located
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,10 @@ def test_what_is_neither_is_none(address: str) -> None:
 def test_a_port_is_told_where_the_system_chose_it() -> None:
     assert chosen_port("localhost:0", 4711) == " (port 4711)"
     assert chosen_port("localhost:4711", 4711) == ""
+
+
+def test_a_socket_is_the_same_in_every_directory() -> None:
+    assert located("unix:folder/learner.sock") == f"unix:{Path.cwd()}/folder/learner.sock"
+    assert located("unix:/learner.sock") == "unix:/learner.sock"
+    assert located("unix:///learner.sock") == "unix:/learner.sock"
+    assert located("localhost:4711") == "localhost:4711"

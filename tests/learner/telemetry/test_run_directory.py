@@ -1,7 +1,9 @@
 """The run directory: who may use it, what it holds, and that a resumed run fits."""
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,6 +19,7 @@ from learner.telemetry.learning_curve import Curve, CurvePoint
 from learner.telemetry.report import Report
 from learner.telemetry.run_directory import RunDirectory, checkpoints_folder, read_config
 from learner.telemetry.summary import Summary, summarize
+from learner.training.checkpoint import Checkpoints
 from protos.errors import ConfigError
 from protos.options import parse
 from tests.learner.telemetry.disk import full_at
@@ -113,9 +116,10 @@ def test_what_a_crash_before_the_first_config_left_is_no_obstacle(tmp_path: Path
     run.close()
 
 
-def test_unreadable_config_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text("env = ")
-    with pytest.raises(ConfigError, match=r"config\.toml cannot be read: Invalid value"):
+@pytest.mark.parametrize(("text", "reason"), [("env = ", "Invalid value"), ("\n", "it is empty")])
+def test_unreadable_config_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(ConfigError, match=rf"config\.toml cannot be read: {reason}"):
         RunDirectory(tmp_path, OPTIONS)
 
 
@@ -247,3 +251,62 @@ def test_a_run_directory_is_opened_without_tensorflow_or_matplotlib(tmp_path: Pa
         "sys.exit('tensorflow' in sys.modules or 'matplotlib' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+# A directory that is gone -------------------------------------------------------------------------
+
+
+def test_nothing_is_written_to_where_the_directory_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDirectory(tmp_path / "run", OPTIONS)
+    checkpoints = Checkpoints(run.checkpoints, keep=1, check=run.check)
+    assert checkpoints.save(1, {}, {}) is not None
+    shutil.rmtree(run.path)
+    assert checkpoints.save(2, {}, {}) is None
+    assert checkpoints.beside("replay").save(2, {}, {}) is None
+    run.write_learning_curve(Curve([], 1))
+    gone = f"{run.path} holds no config.toml any more: was it deleted or unmounted?"
+    assert [record.getMessage().count(gone) for record in caplog.records] == [1, 1, 1]
+    with pytest.raises(OSError, match="was it deleted or unmounted"):
+        run.write_summary(summarize(OPTIONS, EpisodeTracker(1), [], 0))
+    assert not run.path.exists()
+    run.close()
+
+
+def test_nothing_is_written_into_the_directory_of_another_learner(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory(tmp_path / "run", OPTIONS)
+    checkpoints = Checkpoints(run.checkpoints, keep=1, check=run.check)
+    shutil.rmtree(run.path)
+    monkeypatch.setattr("os.getpid", lambda: 4711)
+    other = RunDirectory(tmp_path / "run", OPTIONS)
+    others = Checkpoints(other.checkpoints, keep=1, check=other.check)
+    assert others.save(1, {}, {}) is not None
+    assert checkpoints.save(2, {}, {}) is None
+    assert f"{run.path} is now that of the learner with process id 4711 on " in caplog.text
+    assert [path.name for path in others.paths()] == ["step_000000001.npz"]
+    run.close()
+    other.close()
+
+
+def test_a_file_system_without_locks_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    (tmp_path / ".lock").write_text("1 on a machine of old\n")
+    monkeypatch.setattr("fcntl.flock", flock)
+    run = RunDirectory(tmp_path, OPTIONS)
+    assert f"the file system of {tmp_path} has no locks" in caplog.text
+    run.check()
+    run.close()
+
+
+def test_a_lock_that_somebody_deletes_harms_nothing(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run", OPTIONS)
+    (run.path / ".lock").unlink()
+    run.check()
+    run.close()

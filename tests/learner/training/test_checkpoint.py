@@ -2,6 +2,7 @@
 
 import logging
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,34 @@ def test_if_none_is_whole_nothing_starts_anew(tmp_path: Path) -> None:
         checkpoints.load_latest()
 
 
+def test_a_learner_at_work_may_replace_them_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = Checkpoints(tmp_path, keep=1)
+    learner.save(1, ARRAYS, METADATA)
+    reader, load = Checkpoints(tmp_path, keep=1), Checkpoints.load
+
+    def load_late(self: Checkpoints, path: Path) -> Checkpoint:
+        if path.name == "step_000000001.npz":
+            learner.save(2, ARRAYS, METADATA)
+        return load(self, path)
+
+    monkeypatch.setattr(Checkpoints, "load", load_late)
+    found = reader.load_latest()
+    assert found is not None
+    assert found.version == 2
+
+
+def test_a_learner_at_work_may_remove_it_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    path = checkpoints.save(1, ARRAYS, METADATA)
+    assert path is not None
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", lambda _: path.unlink())
+    assert set(checkpoints.load(path).arrays) == set(ARRAYS)
+
+
 def test_no_flipped_bit_is_believed(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
     path = checkpoints.save(5, ARRAYS, METADATA)
@@ -196,6 +225,16 @@ def test_a_full_disk_costs_the_checkpoint_alone(
     )
     assert checkpoints.statistics() == {"saved": 1, "failed": 1, "age_seconds": 3, "bytes": size}
     assert checkpoints.save(3, ARRAYS, {}) is not None
+
+
+def test_old_ones_that_cannot_be_removed_do_not_make_a_new_one_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "step_000000001.npz").mkdir()
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    assert checkpoints.save(2, ARRAYS, METADATA) == tmp_path / "step_000000002.npz"
+    assert f"old checkpoints in {tmp_path} cannot be removed" in caplog.text
+    assert (checkpoints.statistics()["saved"], checkpoints.statistics()["failed"]) == (1, 0)
 
 
 def test_an_unusable_newer_checkpoint_is_set_aside_once_the_run_has_gone_on(
