@@ -27,7 +27,6 @@ RESTART_WINDOW_SECONDS = 120.0
 READER_GRACE_SECONDS = 1.0
 """How long a process's last words may take after its end."""
 
-
 MAX_LINE = 10_000
 """Most characters of a line that are handed on: more than an actor's own have, while an environment may
 print for ever without ending one."""
