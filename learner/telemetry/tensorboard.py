@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 logger = logging.getLogger(__name__)
 
 
@@ -27,10 +29,11 @@ class TensorBoardWriter:
         if self._failed:
             return
         try:
-            with self._writer.as_default(step=env_steps):
+            # Not numbers of Python's: of each value of those TensorFlow keeps a tensor, for ever.
+            with self._writer.as_default(step=np.int64(env_steps)):
                 for name, value in values.items():
                     if isinstance(value, int | float) and math.isfinite(value):
-                        self._tf.summary.scalar(name, value)
+                        self._tf.summary.scalar(name, np.asarray(value))
             self._writer.flush()
         except (OSError, self._tf.errors.OpError) as error:
             self._fail(error)

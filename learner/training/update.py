@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from learner.agents.agent import Agent
@@ -20,9 +21,9 @@ class TracedUpdate:
 
     def __call__(self, batch: Batch, progress: float) -> Mapping[str, Tensor]:
         """Learn from a batch of tensors, `progress` (0 to 1) into the run; scalars to report."""
-        scalars: Mapping[str, Tensor] = self._graph(
-            *tf.nest.flatten(batch), tf.constant(progress, tf.float32)
-        )
+        # Not a float of Python's: of each value of those TensorFlow keeps a tensor, for ever.
+        moment = tf.constant(np.float32(progress))
+        scalars: Mapping[str, Tensor] = self._graph(*tf.nest.flatten(batch), moment)
         return scalars
 
 
