@@ -117,13 +117,13 @@ def test_commands_are_found() -> None:
     assert len(ALL_COMMANDS) >= 25
 
 
-def test_readme_shows_the_example_as_it_is() -> None:
-    blocks = re.findall(
-        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
-    )
-    assert blocks
-    for block in blocks:
-        assert block in (ROOT / "examples" / "ten_lines.py").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("page", "example"),
+    [("README.md", "ten_lines.py"), ("docs/custom-environments.md", "several_environments.py")],
+)
+def test_pages_show_the_examples_as_they_are(page: str, example: str) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert block in (ROOT / "examples" / example).read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
