@@ -41,7 +41,7 @@ format: $(STAMP)
 protos: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/inference.proto
 
-# With docker, podman or buildah; REGISTRY=... in front of the names.
+# With docker, podman or buildah; REGISTRY=... in front of the names, DEVICES=cpu for no image with CUDA.
 images:
 	k8s/images/build.sh
 

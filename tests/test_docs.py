@@ -5,8 +5,12 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
+import ssl
+import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from actor.runner import Interrupted
 from learner.__main__ import COMMANDS
 from learner.presets import starting_values
 from protos.options import parse, peek
+from protos.secrets import read_secret, read_tokens
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
@@ -73,7 +78,7 @@ def check_command(words: Sequence[str]) -> None:
         assert (ROOT / rest[0]).is_file()
     else:
         # An installer or a tool of others: known by name, not run.
-        assert program in ("pip", "tensorboard", "kubectl"), program
+        assert program in ("pip", "tensorboard", "kubectl", "openssl", "(umask"), program
 
 
 @pytest.mark.parametrize(("file", "command"), ALL_COMMANDS, ids=lambda text: text[:60])
@@ -112,13 +117,41 @@ def test_commands_are_found() -> None:
     assert len(ALL_COMMANDS) >= 25
 
 
-def test_readme_shows_the_example_as_it_is() -> None:
-    blocks = re.findall(
-        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
-    )
-    assert blocks
-    for block in blocks:
-        assert block in (ROOT / "examples" / "ten_lines.py").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("page", "example"),
+    [("README.md", "ten_lines.py"), ("docs/custom-environments.md", "several_environments.py")],
+)
+def test_pages_show_the_examples_as_they_are(page: str, example: str) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert block in (ROOT / "examples" / example).read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_the_recipe_for_certificates_and_a_token_makes_what_the_program_takes(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    (recipe,) = [each for each in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "openssl" in each]
+    done = subprocess.run(["sh", "-e", "-c", recipe], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(read_tokens(str(tmp_path / "token"))) == 1
+    for name in ("ca.key", "tls.key"):
+        assert read_secret(str(tmp_path / name), "--tls-key")
+    handshake(tmp_path, "learner.example.org")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(tmp_path, "another.example.org")
+
+
+def handshake(folder: Path, name: str) -> None:
+    """What a learner with tls.crt and an actor with ca.crt do, in memory; the actor says `name`."""
+    of_learner = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    of_learner.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    of_actor = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    learner = of_learner.wrap_bio(there, back, server_side=True)
+    actor = of_actor.wrap_bio(back, there, server_hostname=name)
+    for side in (actor, learner, actor):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    assert actor.getpeercert()
 
 
 # Links ------------------------------------------------------------------------------------------

@@ -8,7 +8,16 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
+
+from learner.flags import LAST
+from learner.serving.batcher import Request
+from protos.errors import RunEnded
+from protos.inference_pb2 import FIRST
+from protos.specs import from_spaces
+from tests.fakes import FakeLearner
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -81,6 +90,30 @@ def test_custom_environment_and_ten_lines(tmp_path: Path, socket: str) -> None:
     assert played["episodes"] == pytest.approx(500 / 9, abs=45)
     assert -1 <= float(str(played["mean_return_100"])) <= 1
     assert int(str(summary(tmp_path / "ten")["env_steps"])) >= 300
+
+
+def test_several_environments(socket: str) -> None:
+    """Against a learner that checks the order of rows, and whose policy lets the pole fall."""
+    env = gymnasium.make("CartPole-v1")
+    spec = from_spaces(env.observation_space, env.action_space)
+    with FakeLearner(socket, spec=spec) as learner:
+
+        def act(request: Request) -> None:
+            request.reply(np.zeros(len(request.slots), np.int64), 7)
+            learner.requests.put(request)
+
+        learner.on_step = act
+        process = start("examples/several_environments.py", socket)
+        requests = [learner.next_request() for _ in range(50)]
+        learner.server.end_streams(RunEnded("that is enough"))
+        finish(process)
+    flags = np.stack([request.flags for request in requests])
+    assert flags.shape == (50, 4)
+    # Every last row is followed by a first one, and both kinds have stood in one message.
+    last, first = (flags & LAST) != 0, (flags & FIRST) != 0
+    assert last[:-1].sum() >= 8
+    np.testing.assert_array_equal(first[1:], last[:-1])
+    assert any(row.any() and not row.all() for row in first)
 
 
 def test_memory_task(memory_run: Path) -> None:

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the images: seedbed-actor:VERSION, seedbed-learner:VERSION and seedbed-learner:VERSION-gpu.
 #
+# With DEVICES=cpu or DEVICES=gpu only that one of the learner's, which are large; if not given, both.
 # With REGISTRY=registry.example.org/team the names begin with it, and `ENGINE push` sends them there.
 # ENGINE=docker, podman or buildah; if not given, the first that works.
 set -eu
@@ -26,6 +27,16 @@ choose_engine() {
     exit 1
 }
 
+devices=${DEVICES:-cpu gpu}
+for device in $devices; do
+    case "$device" in
+    cpu | gpu) ;;
+    *)
+        echo "build.sh: DEVICES=$devices: expected cpu, gpu or both, found $device" >&2
+        exit 2
+        ;;
+    esac
+done
 engine=${ENGINE:-$(choose_engine)}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 prefix=${REGISTRY:+$REGISTRY/}
@@ -38,5 +49,9 @@ build() {
 }
 
 build "seedbed-actor:$version" actor.Dockerfile
-build "seedbed-learner:$version" learner.Dockerfile --build-arg DEVICE=cpu
-build "seedbed-learner:$version-gpu" learner.Dockerfile --build-arg DEVICE=gpu
+for device in $devices; do
+    case "$device" in
+    cpu) build "seedbed-learner:$version" learner.Dockerfile --build-arg DEVICE=cpu ;;
+    gpu) build "seedbed-learner:$version-gpu" learner.Dockerfile --build-arg DEVICE=gpu ;;
+    esac
+done

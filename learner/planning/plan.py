@@ -17,7 +17,11 @@ from learner.planning.model import (
     predict,
 )
 from learner.planning.options import PlanOptions
-from learner.planning.tables import show_table
+from learner.planning.tables import show_table, text
+
+MUCH_LAG = 30.0
+"""Versions of policy lag that are said to be many: well below the 100 of the alert SeedbedPolicyLagHigh,
+so that what is planned does not come near it."""
 
 
 def plan(options: PlanOptions) -> int:
@@ -64,8 +68,7 @@ def deployment_of(options: PlanOptions, here: int) -> Deployment:
 def summarize(options: PlanOptions, deployment: Deployment, prediction: Prediction) -> dict[str, Any]:
     """The prediction in a user's units, as JSON values."""
     frames = prediction.rate * options.frames_per_step
-    capacity = options.queue_capacity or options.batch_size
-    lag = None if options.replays else policy_lag(deployment, prediction, options.batch_size, capacity)
+    lag = None if options.replays else _lag(options, deployment, prediction, options.batch_size)
     return {
         "env_steps_per_second": prediction.rate,
         "frames_per_second": frames,
@@ -83,6 +86,28 @@ def summarize(options: PlanOptions, deployment: Deployment, prediction: Predicti
         "policy_lag": lag,
         "price_per_billion_frames": price(options, deployment, frames),
     }
+
+
+def _lag(options: PlanOptions, deployment: Deployment, prediction: Prediction, batch_size: int) -> float:
+    """Versions of policy lag with batches of so many unrolls."""
+    return policy_lag(deployment, prediction, batch_size, options.queue_capacity or batch_size)
+
+
+def warn_of_lag(options: PlanOptions, deployment: Deployment, prediction: Prediction) -> str | None:
+    """What to say of a policy lag of many versions; None if there are few, or a replay, which is old on
+    purpose."""
+    lag = _lag(options, deployment, prediction, options.batch_size)
+    if options.replays or lag <= MUCH_LAG:
+        return None
+    batch_size = options.batch_size
+    while _lag(options, deployment, prediction, batch_size) > MUCH_LAG:
+        batch_size *= 2
+    return (
+        f"A policy lag of {text(lag)} versions is much: learning may get slower for each step, or "
+        f"unstable.\nTake fewer environments, or --batch-size {batch_size}, which leaves "
+        f"{text(_lag(options, deployment, prediction, batch_size))} (in a new run: it changes what is "
+        "learned)."
+    )
 
 
 def price(options: PlanOptions, deployment: Deployment, frames_per_second: float) -> float | None:
@@ -122,6 +147,8 @@ def _show(
         ],
     )
     show_table("The deployment", ("", "predicted"), _result_rows(result))
+    if (warning := warn_of_lag(options, deployment, prediction)) is not None:
+        sys.stdout.write(f"{warning}\n")
 
 
 def _cost_rows(costs: Costs, calls: Mapping[int, float], options: PlanOptions) -> list[list[Any]]:

@@ -22,7 +22,7 @@ from learner.presets import known_frame_skip
 from learner.telemetry.exported import METRICS, Exported, Kind
 from learner.telemetry.report import Report
 from learner.telemetry.statistics import Registry, Spread
-from protos import PROTOCOL_VERSION
+from protos import PROTOCOL_MINOR, PROTOCOL_VERSION
 from protos.version import version
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -121,7 +121,7 @@ def _histogram(metric: Exported, spread: Spread) -> Metric:
 def _versions() -> dict[str, str]:
     return {
         "version": version(),
-        "protocol": str(PROTOCOL_VERSION),
+        "protocol": f"{PROTOCOL_VERSION}.{PROTOCOL_MINOR}",
         "python": platform.python_version(),
         # Of the package, which a process may have before, or without, importing it.
         "tensorflow": _version_of("tensorflow", "tensorflow-cpu"),

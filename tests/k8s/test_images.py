@@ -230,6 +230,22 @@ def test_make_images_builds_all_three(tmp_path: Path) -> None:
     assert "images:\n\tk8s/images/build.sh\n" in (ROOT / "Makefile").read_text()
 
 
+def test_one_device_is_enough(tmp_path: Path) -> None:
+    fake_engine(tmp_path, "docker")
+    done = build(tmp_path, DEVICES="cpu")
+    assert done.returncode == 0, done.stderr
+    version = PROJECT["project"]["version"]
+    tags = re.findall(r"--tag (\S+)", done.stdout)
+    assert tags == [f"seedbed-actor:{version}", f"seedbed-learner:{version}"]
+
+
+def test_an_unknown_device_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    fake_engine(tmp_path, "docker")
+    done = build(tmp_path, DEVICES="cpu tpu")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "build.sh: DEVICES=cpu tpu: expected cpu, gpu or both, found tpu\n"
+
+
 def test_a_missing_engine_is_named(tmp_path: Path) -> None:
     fake_engine(tmp_path, "docker", works=False)
     done = build(tmp_path)

@@ -12,6 +12,7 @@ import pytest
 
 from actor.config import ActorOptions
 from learner.config import LearnerOptions
+from learner.planning.plan import MUCH_LAG
 from learner.run import DEFAULT_LISTEN
 from protos.options import option_names, parse
 from protos.secrets import is_private
@@ -246,16 +247,36 @@ def test_configuration_is_accepted(
     assert bool(actor.token_file) == bool(learner.token_file)
 
 
-def test_the_learner_has_room_for_all_actors(
-    rendered: Rendered, learner: LearnerOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    actor: ActorOptions = options_of(rendered, "actor", tmp_path, monkeypatch)
+def most_environments(rendered: Rendered, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of all actors that may run at a time."""
+    actor: ActorOptions = options_of(rendered, "actor", folder, monkeypatch)
     spec = rendered.workload("actor")["spec"]
     scaled = [each["spec"] for each in rendered.of("HorizontalPodAutoscaler", "ScaledObject")]
     actors = [spec.get("replicas", 1), spec.get("parallelism", 1)]
     actors += [each.get("maxReplicas", each.get("maxReplicaCount")) for each in scaled]
+    return max(actors) * actor.num_envs
+
+
+def test_the_learner_has_room_for_all_actors(
+    rendered: Rendered, learner: LearnerOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments = most_environments(rendered, tmp_path, monkeypatch)
     # And a quarter more, as docs/operations.md says, for the leases of those that were killed.
-    assert (learner.max_environments or 1024) >= 1.25 * max(actors) * actor.num_envs
+    assert (learner.max_environments or 1024) >= 1.25 * environments
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_no_overlay_can_come_near_the_alert_of_its_lag(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner: LearnerOptions = options_of(overlay(name), "learner", tmp_path, monkeypatch)
+    for variable in [each["name"] for each in overlay(name).container("learner")["env"]]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setattr(ActorOptions, "credentials", lambda self: None)
+    environments = most_environments(overlay(name), tmp_path, monkeypatch)
+    # As `seedbed plan` reckons it where the queue is full.
+    waiting = 1 + (learner.queue_capacity or learner.batch_size) / learner.batch_size
+    assert environments / (2 * learner.batch_size) + waiting <= MUCH_LAG
 
 
 def test_the_learner_may_listen_on_the_network(learner: LearnerOptions) -> None:

@@ -120,12 +120,12 @@ def test_each_alert_says_what_how_bad_and_what_to_do(alert: dict[str, Any]) -> N
     assert re.fullmatch(r"Seedbed([A-Z][a-z]+)+", alert["alert"])
     assert re.fullmatch(r"\d+m", alert.get("for", "1m"))
     assert alert["labels"]["severity"] in ("critical", "warning")
-    assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
+    assert set(alert["annotations"]) == {"summary", "description", "runbook"}
     for text in ("summary", "description"):
         assert alert["annotations"][text].endswith(".")
     words = re.findall("[A-Z][a-z]+", alert["alert"].removeprefix("Seedbed"))
     anchor = "-".join(words).lower()
-    assert alert["annotations"]["runbook_url"] == f"docs/operations.md#{anchor}"
+    assert alert["annotations"]["runbook"] == f"docs/operations.md#{anchor}"
     # A value or a label in a text: {{ $labels.NAME }}, {{ $value | FORMAT }}.
     for term in re.findall(r"{{(.*?)}}", str(alert["annotations"])):
         assert re.fullmatch(r" \$labels\.pod | \$value \| humanize\w* ", term), term

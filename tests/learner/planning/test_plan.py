@@ -73,6 +73,25 @@ def test_tables_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, shown.splitlines())) <= 105
 
 
+def test_much_lag_is_said_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    # 3,200 environments and a full queue: 3,200 / (2 x 8) + 2 versions.
+    many = ("--num-actors", "100", "--envs-per-actor", "32", "--actor-cores", "200")
+    assert main([*ATARI, *many]) == 0
+    said = capsys.readouterr().out
+    assert "A policy lag of 202.0 versions is much" in said
+    assert "--batch-size 64, which leaves 27.00 (in a new run" in said
+    assert main([*ATARI, *many, "--batch-size", "64"]) == 0
+    assert "is much" not in capsys.readouterr().out
+    # Where there is a queue of a size of its own, its part shrinks with the batch.
+    assert main([*ATARI, *many, "--queue-capacity", "1024"]) == 0
+    assert "--batch-size 128, which leaves 21.50" in capsys.readouterr().out
+
+
+def test_a_replay_is_old_on_purpose(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ATARI, "--num-actors", "1000", "--preset", "none", "--agent", "r2d2"]) == 0
+    assert "is much" not in capsys.readouterr().out
+
+
 def without_space(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()]
 

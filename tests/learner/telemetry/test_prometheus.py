@@ -13,6 +13,7 @@ from learner.telemetry.exported import METRICS, Kind
 from learner.telemetry.prometheus import BUILD_INFO, CONTENT_TYPE, PrometheusMetrics, _version_of
 from learner.telemetry.report import Report, metrics
 from learner.telemetry.statistics import Histogram, Registry
+from protos import PROTOCOL_MINOR, PROTOCOL_VERSION
 from tests.fakes import FakeLearner, LogLines
 from tests.learner.serving.wire import Stream, step
 from tests.learner.telemetry.scraping import everything, exposed, report
@@ -60,6 +61,8 @@ def test_versions_are_told() -> None:
     (sample,) = exposed(PrometheusMetrics(Registry(), env=None))[BUILD_INFO].samples
     assert sample.value == 1
     assert set(sample.labels) == {"version", "protocol", "python", "tensorflow"}
+    # With the minor version: two sides may be one of these apart, and no more.
+    assert sample.labels["protocol"] == f"{PROTOCOL_VERSION}.{PROTOCOL_MINOR}"
     assert all(re.fullmatch(r"\d[\w.]*", version) for version in sample.labels.values())
 
 
