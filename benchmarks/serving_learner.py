@@ -11,10 +11,11 @@ import numpy as np
 
 from benchmarks.children import commands, raise_file_limit, with_port
 from benchmarks.measure import thread_cpu_seconds
-from learner.config import LearnerOptions, operation_threads
+from learner.config import LearnerOptions
 from learner.experience.unroll_queue import UnrollQueue
 from learner.experience.unrolls import Steps, UnrollPool, UnrollWriter, pool_columns
 from learner.flags import LeaseEnd
+from learner.operation_threads import set_operation_threads
 from learner.planning.ready import ready_batch
 from learner.serving.addresses import Addresses
 from learner.serving.server import InferenceServer
@@ -52,9 +53,7 @@ def run_learner(connection: Connection, setup: Setup) -> None:
     pipe closes."""
     raise_file_limit()
     import_tensorflow()
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(operation_threads(setup.options.tf_threads))
+    set_operation_threads(setup.options.tf_threads)
     serving = ServingLearner(setup)
     connection.send(serving.start())
     for command, *arguments in commands(connection):

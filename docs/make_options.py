@@ -34,7 +34,7 @@ HEAD = """\
 # Options
 
 Made by `python docs/make_options.py` from the option dataclasses in `learner/algorithm_options.py`,
-`learner/algorithm_options.py`, `learner/agent_options.py`, `learner/config.py`, `learner/planning/options.py` and `actor/config.py`.
+`learner/agent_options.py`, `learner/config.py`, `learner/planning/options.py` and `actor/config.py`.
 Edit those, not this page.
 
 An option has one name, spelt in three ways: `--batch-size 32` on the command line,

@@ -347,12 +347,6 @@ def default_actors(cores: int) -> int:
     return min(max(cores, 1), MAX_DEFAULT_ACTORS)
 
 
-def operation_threads(chosen: int) -> int:
-    """Threads of one TensorFlow operation for `--tf-threads` of `chosen`: half of the cores where nobody
-    says how many, because policy calls and updates run side by side and would wait for each other's."""
-    return chosen or max(available_cores() // 2, 1)
-
-
 def available_cores() -> int:
     """Cores that this process may use; all of the machine's where the system does not say."""
     if hasattr(os, "sched_getaffinity"):

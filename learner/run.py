@@ -15,8 +15,9 @@ from rich.console import Console
 
 from learner.awaited_spec import AwaitedSpec
 from learner.cluster import Cluster, read_cluster, wait_for_others
-from learner.config import LearnerOptions, TrainOptions, operation_threads
+from learner.config import LearnerOptions, TrainOptions
 from learner.local_actors import LocalActors, child_environment, children_of_run
+from learner.operation_threads import set_operation_threads
 from learner.run_options import check_alike, derived_seed, located, of_group
 from learner.scratch import scratch_folder
 from learner.serving.addresses import Addresses
@@ -213,8 +214,7 @@ class _Run:
 
         if self._options.reproducible:
             tf.config.experimental.enable_op_determinism()
-        threads = operation_threads(self._options.tf_threads)
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        set_operation_threads(self._options.tf_threads)
 
     def _joined(self) -> bool:
         """Wait for the other learners, if this one is of a group. False if there is nothing to do."""

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from learner.config import available_cores, operation_threads
+from learner.config import available_cores
+from learner.operation_threads import set_operation_threads
 from learner.planning.calibration import calibrated
 from learner.planning.messages import ActorCosts, measure_actor
 from learner.planning.model import Costs, Deployment, Line
@@ -58,10 +59,8 @@ def find_costs(options: PlanOptions) -> tuple[Costs, dict[int, float]]:
     assert options.env is not None
     actor = measure_actor(options.env, actor_sizes(options.envs_per_actor), options.seconds)
     import_tensorflow()
-    import tensorflow as tf
-
     # As the learner that is planned for has it.
-    tf.config.threading.set_intra_op_parallelism_threads(operation_threads(options.tf_threads))
+    set_operation_threads(options.tf_threads)
     from learner.planning.computing import measure_compute
 
     total = options.num_actors * options.envs_per_actor

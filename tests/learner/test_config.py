@@ -15,7 +15,6 @@ from learner.config import (
     ExportOptions,
     LearnerOptions,
     TrainOptions,
-    operation_threads,
     resume_differences,
 )
 from learner.presets import AGENT_DEFAULTS, PRESETS, starting_values
@@ -123,16 +122,6 @@ def test_a_policy_call_smaller_than_an_actors_message_is_refused_with_the_way_ou
 def test_train_checks_bounds_of_actors() -> None:
     with pytest.raises(ConfigError, match="--num-actors -1: expected at least 0"):
         TrainOptions(env="CartPole-v1", num_actors=-1)
-
-
-@pytest.mark.parametrize(
-    ("chosen", "cores", "threads"), [(0, 1, 1), (0, 2, 1), (0, 3, 1), (0, 16, 8), (5, 2, 5)]
-)
-def test_operations_take_half_of_the_cores(
-    chosen: int, cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(config, "available_cores", lambda: cores)
-    assert operation_threads(chosen) == threads
 
 
 @pytest.mark.parametrize(("cores", "actors"), [(1, 1), (2, 2), (6, 6), (8, 8), (64, 8)])
