@@ -69,6 +69,7 @@ def run(options: LearnerOptions, console: Console) -> int:
     with ExitStack() as closing:
         directory = RunDirectory(Path(options.logdir), options)
         closing.callback(directory.close)
+        closing.callback(directory.discard_unused)
         checkpoints = Checkpoints(directory.checkpoints, options.keep_checkpoints)
         restored = checkpoints.load_latest()
         if cluster is None and restored is not None and _was_finished(restored, options):

@@ -98,6 +98,30 @@ def test_finished_run_says_so(logdir: Path) -> None:
     assert read_json(logdir / "summary.json") == before
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"listen": "0.0.0.0:0"}, "can be reached from other machines"),
+        ({"metrics_listen": "7790"}, "--metrics-listen 7790: expected HOST:PORT"),
+        ({"torso": "deep"}, "--torso deep needs an image"),
+        ({"env": "CartPole-v9"}, "environment CartPole-v9: "),
+    ],
+)
+def test_a_start_that_fails_leaves_nothing(tmp_path: Path, changes: dict[str, str], said: str) -> None:
+    done = train(tmp_path / "runs" / "run", **changes)
+    assert done.status in (1, 2)
+    assert said in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_steps_without_a_checkpoint_are_lost_with_a_warning(logdir: Path) -> None:
+    for path in checkpoint_paths(logdir):
+        path.unlink()
+    done = train(logdir, total_steps=200)
+    words = f"an earlier process of the run in {logdir} left no checkpoint: it begins at step 0 again"
+    assert words in done.stderr
+
+
 def test_run_goes_on_where_it_stopped(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = read_json(logdir / "summary.json")
     saved = Checkpoints(logdir / "checkpoints", 2).load_latest()
