@@ -176,6 +176,16 @@ def check_server(server: str) -> None:
         raise ConfigError(f"--server {server}: expected HOST:PORT or unix:PATH")
 
 
+def check_listen(option: str, address: str) -> None:
+    """Refuse what is no address to listen on.
+
+    Raises:
+        ConfigError: it is neither HOST:PORT nor unix:PATH.
+    """
+    if address == "unix:" or not (address.startswith("unix:") or host_and_port(address)):
+        raise ConfigError(f"{option} {address}: expected HOST:PORT or unix:PATH")
+
+
 def check_video(video: str | None) -> None:
     """Check the name of the file that --video names, if it names one.
 

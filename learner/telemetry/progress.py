@@ -106,7 +106,8 @@ def _picture(report: Report) -> Group:
 
 
 def _percent_done(report: Report) -> str:
-    return f"{100 * report.env_steps / max(report.total_steps, 1):.0f} %"
+    # A run ends with the update that passes its last step, so a few steps late.
+    return f"{min(100 * report.env_steps / max(report.total_steps, 1), 100):.0f} %"
 
 
 def _episodes(report: Report) -> str:

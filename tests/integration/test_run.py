@@ -58,6 +58,8 @@ def test_what_a_run_leaves(finished: tuple[Path, Done]) -> None:
     assert done.status == 0, done.stderr
     assert done.stdout == ""
     assert f"new run in {logdir}" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith("finished: --total-steps 1500 is reached; saved")
 
     summary = read_json(logdir / "summary.json")
     assert set(summary) >= SUMMARY_FIELDS
@@ -94,7 +96,9 @@ def test_finished_run_says_so(logdir: Path) -> None:
     ):
         done = seedbed("train", *arguments)
         assert done.status == 0, done.stderr
-        assert "this run has reached its end already" in done.stderr
+        assert f"{logdir}: this run has reached its end already, --total-steps 1500: raise that to go on" in (
+            done.stderr
+        )
     assert read_json(logdir / "summary.json") == before
 
 
@@ -190,13 +194,14 @@ def test_no_checkpoint_that_is_whole(logdir: Path) -> None:
 def test_solved_run_ends_and_stays_ended(tmp_path: Path) -> None:
     done = train(tmp_path / "run", stop_return=5, total_steps=100_000)
     assert done.status == 0, done.stderr
+    assert done.stderr.splitlines()[-1].endswith("finished: --stop-return 5 is reached; saved")
     summary = read_json(tmp_path / "run" / "summary.json")
     assert 100 <= summary["solved_env_steps"] <= summary["env_steps"] < 100_000
     assert 0 < summary["solved_seconds"] <= summary["seconds"]
     assert summary["stop_return"] == 5
     again = train(tmp_path / "run", stop_return=5, total_steps=100_000)
     assert again.status == 0
-    assert "this run has reached its end already" in again.stderr
+    assert "this run has reached its end already, --stop-return 5: raise that to go on" in again.stderr
 
 
 def test_nothing_is_traced_after_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
