@@ -106,6 +106,8 @@ def _describe(options: ActorOptions) -> int:
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as out:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         with closing(make_environment(options.env or "", 1, seed=_seed(options))) as environment:
+            # It refuses what is not as the spaces say, as in a run.
+            environment.reset()
             spec = from_spaces(environment.observation_space, environment.action_space)
         out.write(MessageToJson(to_proto(spec)) + "\n")
     return 0

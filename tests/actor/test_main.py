@@ -76,6 +76,13 @@ def test_describe_of_what_does_not_exist() -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_describe_of_what_cannot_run() -> None:
+    done = run("--env", f"{TOYS}:wrong_leaf_in_reset", "--describe")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "reset() must return the observation 'inner/0' as int64[2]" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_version_and_module_entry() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "actor", "--version"],
