@@ -118,6 +118,23 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path, changes: dict[str, st
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["train", "learner"])
+def test_a_missing_environment_is_said_once_and_ends_the_start(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless() -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr("learner.run.import_tensorflow", endless)
+    chosen = {"env": "CartPole-v9", "logdir": tmp_path / "run", "listen": f"unix:{tmp_path}/s"}
+    actors = {"num_actors": 2, "eval_interval": 100} if command == "train" else {}
+    done = seedbed(command, *options(**chosen, **actors))
+    assert done.status == 1
+    assert done.stderr.count("environment CartPole-v9: ") == 1
+    assert "environment CartPole-v9: " in done.stderr.splitlines()[-1]
+
+
 def test_steps_without_a_checkpoint_are_lost_with_a_warning(logdir: Path) -> None:
     for path in checkpoint_paths(logdir):
         path.unlink()
