@@ -125,7 +125,7 @@ class _Run:
                 self._train(spec, server, actors, received)
             self._threads.raise_failure()
             if received and self._learner is None:
-                logger.info("ended by %s before the first step: there is nothing to save", received.name)
+                self._end_early(received, actors)
             complete = self._learner is not None and self._learner.finished()
             interrupted = bool(received) and not complete
             return received.status or (self._options.interrupted_status if interrupted else 0)
@@ -205,13 +205,13 @@ class _Run:
 
     def _wait_for_spec(self) -> EnvironmentSpec | None:
         """What to train on; None if the run is to end before it has begun."""
-        self._status.enter("waiting for the first actor")
+        if not self._spec.known():
+            self._enter("waiting for " + self._spec.source)
         spec = self._spec.wait()
         return None if self._woken else spec
 
     def _import_tensorflow(self) -> None:
-        logger.info("starting TensorFlow")
-        self._status.enter("starting TensorFlow")
+        self._enter("starting TensorFlow")
         import_tensorflow()
         import tensorflow as tf
 
@@ -219,6 +219,11 @@ class _Run:
             tf.config.experimental.enable_op_determinism()
         threads = operation_threads(self._options.tf_threads)
         tf.config.threading.set_intra_op_parallelism_threads(threads)
+
+    def _enter(self, phase: str) -> None:
+        """Say what is waited for from now on, in the log and on the status page."""
+        logger.info("%s", phase)
+        self._status.enter(phase)
 
     def _joined(self) -> bool:
         """Wait for the other learners, if this one is of a group. False if there is nothing to do."""
@@ -254,6 +259,14 @@ class _Run:
         self._importing.cut()
         if self._learner is not None:
             self._learner.stop_training()
+
+    def _end_early(self, received: Received, actors: LocalActors | None) -> None:
+        """End what has been started before there was a learner."""
+        self._spec.close()
+        if actors is not None:
+            actors.close()
+        self._threads.join(timeout_seconds=10.0)
+        logger.info("ended by %s before the first step: there is nothing to save", received.name)
 
     def _give_up(self) -> None:
         """End the process, whatever hangs in it. By the drain's thread."""
