@@ -38,7 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if argv is None else argv
     options = parse(ActorOptions, arguments, prog=PROG, description=ActorOptions.__doc__ or "")
-    logging.basicConfig(format=f"{PROG}: %(message)s", level=logging.WARNING)
+    # The log of a learner that has started this actor has the time of day already.
+    moment = "" if options.parent else "%(asctime)s "
+    form = f"{moment}{PROG}: %(message)s"
+    logging.basicConfig(format=form, datefmt="%H:%M:%S", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     try:
         if options.describe:
@@ -89,7 +92,7 @@ def _act(options: ActorOptions) -> int:
         stack.push(client)  # closes it; the first step opens it
         stop.on_stop(client.interrupt)
         run_actor(environment, client, stopped=stop.is_set, recorder=recorder)
-    logger.info("ended")
+    logger.info("ended%s", f" by {stop.name}" if stop.is_set() else "")
     return stop.exit_status or (options.interrupted_status if stop.is_set() else 0)
 
 

@@ -17,6 +17,8 @@ class StopSignals:
         self._callbacks: list[Callable[[], None]] = []
         self._former: dict[int, object] = {}
         self.exit_status = 0
+        self.name = ""
+        """of the signal, such as SIGTERM; empty while none has come"""
 
     def __enter__(self) -> "StopSignals":
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -39,6 +41,7 @@ class StopSignals:
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         for other in self._former:
             signal.signal(other, signal.SIG_DFL)
+        self.name = signal.Signals(number).name
         self.exit_status = 130 if number == signal.SIGINT else 0
         self._event.set()
         for callback in self._callbacks:

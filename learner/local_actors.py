@@ -120,7 +120,8 @@ class Description:
             for line in before:
                 logger.info("[environment] %s", line)
             raise EnvironmentFailure(
-                f"--env {self._env} cannot be described (status {process.returncode}): {last or 'no word'}"
+                f"--env {self._env} cannot be described (status {process.returncode}): "
+                f"{last or 'no word'}"
             )
         return text
 

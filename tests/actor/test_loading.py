@@ -143,7 +143,7 @@ def test_a_file_without_a_callable_says_what_it_has(
 
 
 def test_a_file_that_is_not_there_is_said_without_a_callable_too() -> None:
-    with pytest.raises(EnvironmentFailure, match="file no_such_file.py not found: looked for /"):
+    with pytest.raises(EnvironmentFailure, match=r"file no_such_file\.py not found: looked for /"):
         make_environment("no_such_file.py", 1, seed=1)
 
 

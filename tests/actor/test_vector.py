@@ -75,7 +75,9 @@ def test_observations_that_do_not_fit_their_space_are_refused() -> None:
         environment.reset()
 
 
-WRONG_LEAF = r"must return the observation 'inner/0' as int64\[2\], as its space says, found float64\[2\]$"
+WRONG_LEAF = (
+    r"must return the observation 'inner/0' as int64\[2\], as its space says, found float64\[2\]$"
+)
 
 
 def test_an_array_of_a_dict_that_does_not_fit_is_named() -> None:

@@ -96,8 +96,9 @@ def test_finished_run_says_so(logdir: Path) -> None:
     ):
         done = seedbed("train", *arguments)
         assert done.status == 0, done.stderr
-        assert f"{logdir}: this run has reached its end already, --total-steps 1500: raise that to go on" in (
-            done.stderr
+        assert (
+            f"{logdir}: this run has reached its end already, --total-steps 1500: raise that to go on"
+            in (done.stderr)
         )
     assert read_json(logdir / "summary.json") == before
 

@@ -150,7 +150,9 @@ def test_an_error_is_said_once_by_whom_it_ends(
     learner: Learner, words: Words, caplog: pytest.LogCaptureFixture
 ) -> None:
     learner.start(REFUSED, REFUSED, REFUSED)
-    assert learner.failure().endswith("it ended with status 1; its last words: seedbed-actor: error: no ROM")
+    assert learner.failure().endswith(
+        "it ended with status 1; its last words: seedbed-actor: error: no ROM"
+    )
     assert learner.threads.join(LIMIT_SECONDS) == []
     assert sorted(words.so_far()) == [f"[actor {index}] made" for index in range(3)]
     assert "failed too" not in caplog.text

@@ -15,7 +15,8 @@ OPTIONS = LearnerOptions(total_steps=1000, stop_return=475.0, stop_eval_return=4
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        ({"finished": True, "goal": "--total-steps 1000"}, "finished: --total-steps 1000 is reached; saved"),
+        ({"finished": True, "goal": "--total-steps 1000"},
+         "finished: --total-steps 1000 is reached; saved"),
         # The signal that came too late has ended nothing.
         ({"finished": True, "goal": "--stop-return 5", "signal": "SIGTERM"},
          "finished: --stop-return 5 is reached; saved"),
