@@ -25,9 +25,7 @@ from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
 from learner.signals import CutOff, Received, ending_signals
 from learner.telemetry.drain import Drain
-from learner.telemetry.ending import Ending, reached
-from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.evaluations import Evaluations
+from learner.telemetry.ending import Ending, reached, stored_goal
 from learner.telemetry.logs import import_tensorflow
 from learner.telemetry.progress import make_display
 from learner.telemetry.reporter import Reporter
@@ -420,11 +418,8 @@ class _Run:
 
 def _reached(checkpoint: Checkpoint, options: LearnerOptions) -> str | None:
     """What a stored run has reached, if it is over."""
-    episodes = EpisodeTracker(1, stop_return=options.stop_return)
-    episodes.restore(checkpoint.require("episodes"))
-    evaluations = Evaluations(1, 1)
-    evaluations.restore(checkpoint.metadata.get("evaluations", []))
-    return reached(options, episodes, evaluations.results())
+    evaluations = checkpoint.metadata.get("evaluations", [])
+    return stored_goal(options, checkpoint.require("episodes"), evaluations)
 
 
 def _say_finished(directory: RunDirectory, goal: str | None) -> None:

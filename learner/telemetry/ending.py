@@ -1,11 +1,12 @@
 """How a run ends, in words: for the last line of its log, and for whoever starts it again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from learner.config import LearnerOptions
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.evaluations import Evaluation
+from learner.telemetry.evaluations import Evaluation, Evaluations
 
 
 def reached(
@@ -20,6 +21,16 @@ def reached(
     if episodes.env_steps >= options.total_steps:
         return f"--total-steps {options.total_steps}"
     return None
+
+
+def stored_goal(
+    options: LearnerOptions, episodes: Mapping[str, Any], evaluations: Sequence[Any]
+) -> str | None:
+    """The same of a run that a checkpoint holds, of the states that it has of both."""
+    tracker, results = EpisodeTracker(1, stop_return=options.stop_return), Evaluations(1, 1)
+    tracker.restore(episodes)
+    results.restore(evaluations)
+    return reached(options, tracker, results.results())
 
 
 @dataclass(frozen=True, kw_only=True)

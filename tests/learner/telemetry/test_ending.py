@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from learner.config import LearnerOptions
-from learner.telemetry.ending import Ending, reached
+from learner.telemetry.ending import Ending, reached, stored_goal
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.evaluations import Evaluation
+from learner.telemetry.evaluations import Evaluation, Evaluations
 
 OPTIONS = LearnerOptions(total_steps=1000, stop_return=475.0, stop_eval_return=400.0, eval_interval=100)
 
@@ -53,3 +53,6 @@ def test_reached(
     tracker.restore({**tracker.state(), "env_steps": steps, "solved": solved})
     results = [Evaluation(100, 1.0, 1, 1, value, 0.0, value, value) for value in evaluated]
     assert reached(OPTIONS, tracker, results) == goal
+    stored = Evaluations(1, 1)
+    stored.restore([list(each) for each in results])
+    assert stored_goal(OPTIONS, tracker.state(), stored.state()) == goal
