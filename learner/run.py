@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_LISTEN = "127.0.0.1:7777"
 
+COMES_BACK = "the learner ends, and may come back: connect again later"
+
 
 def run(options: LearnerOptions, console: Console) -> int:
     """Train until the run's end or a signal.
@@ -123,7 +125,7 @@ class _Run:
                 self._train(spec, server, actors, received)
             self._threads.raise_failure()
             if received and self._learner is None:
-                self._end_early(received, actors)
+                self._end_early(received, server, actors)
             complete = self._learner is not None and self._learner.finished()
             interrupted = bool(received) and not complete
             return received.status or (self._options.interrupted_status if interrupted else 0)
@@ -258,11 +260,14 @@ class _Run:
         if self._learner is not None:
             self._learner.stop_training()
 
-    def _end_early(self, received: Received, actors: LocalActors | None) -> None:
+    def _end_early(
+        self, received: Received, server: InferenceServer, actors: LocalActors | None
+    ) -> None:
         """End what has been started before there was a learner."""
         self._spec.close()
         if actors is not None:
             actors.close()
+        server.end_streams(NotServing(COMES_BACK))
         self._threads.join(timeout_seconds=10.0)
         logger.info("ended by %s before the first step: there is nothing to save", received.name)
 
@@ -360,9 +365,7 @@ class _Run:
         if actors is not None:
             actors.close()
         server.end_streams(
-            RunEnded("the run has reached its end")
-            if learner.finished()
-            else NotServing("the learner ends, and may come back: connect again later")
+            RunEnded("the run has reached its end") if learner.finished() else NotServing(COMES_BACK)
         )
         learner.stop()
         for name in self._threads.join(timeout_seconds=10.0):
