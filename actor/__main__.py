@@ -44,7 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if argv is None else argv
     options = parse(ActorOptions, arguments, prog=PROG, description=ActorOptions.__doc__ or "")
-    logging.basicConfig(format=f"{PROG}: %(message)s", level=logging.WARNING)
+    # The log of a learner that has started this actor has the time of day already.
+    moment = "" if options.parent else "%(asctime)s "
+    form = f"{moment}{PROG}: %(message)s"
+    logging.basicConfig(format=form, datefmt="%H:%M:%S", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     try:
         if options.describe:
@@ -116,7 +119,7 @@ def _act(options: ActorOptions) -> int:
         stack.push(client)  # closes it; the first step opens it
         stop.on_stop(client.interrupt)
         run_actor(environment, client, stopped=stop.is_set, recorder=recorder)
-    logger.info("ended")
+    logger.info("ended%s", f" by {stop.name}" if stop.is_set() else "")
     return stop.exit_status or (options.interrupted_status if stop.is_set() else 0)
 
 
@@ -133,6 +136,8 @@ def _describe(options: ActorOptions) -> int:
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as out:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         with closing(make_environment(options.env or "", 1, seed=_seed(options))) as environment:
+            # It refuses what is not as the spaces say, as in a run.
+            environment.reset()
             spec = from_spaces(environment.observation_space, environment.action_space)
         out.write(MessageToJson(to_proto(spec)) + "\n")
     return 0

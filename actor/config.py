@@ -50,7 +50,7 @@ class ActorOptions(ConnectionOptions):
         at_least=0,
     )
     describe: bool = option(
-        False, "print the observation and action specs of --env as JSON, and do nothing else"
+        False, "reset --env once, print its observation and action specs as JSON, and do nothing else"
     )
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode
 
 from actor.atari import make_atari
 from actor.gym_adapter import make_legacy_gym
-from actor.loading import import_module, is_callable_id, load_environments
+from actor.loading import import_module, is_callable_id, load_environments, refuse_bare_file
 from actor.timestep import TimeStep
 from actor.vector import ENVIRONMENT_ERRORS, GymnasiumVector, synchronous
 from protos.errors import EnvironmentFailure
@@ -101,6 +101,7 @@ def make_environment(
 
 
 def _make_vector(env_id: str, num_envs: int, seed: int, render: bool) -> Any:
+    refuse_bare_file(env_id)
     if env_id.startswith("ALE/"):
         return _or_close_names(env_id, functools.partial(make_atari, env_id, num_envs))
     if env_id.startswith("gym:"):

@@ -8,6 +8,7 @@ environment, or a whole Gymnasium `VectorEnv`. Of these arguments it is given th
 A single environment is made by calling it again for each.
 """
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -30,6 +31,33 @@ def is_callable_id(env_id: str) -> bool:
     """Whether `env_id` is `module:callable`. In Gymnasium's `module:Name-v0`, the name is none."""
     module, _, name = env_id.rpartition(":")
     return module != "" and all(part.isidentifier() for part in name.split("."))
+
+
+def refuse_bare_file(env_id: str) -> None:
+    """Refuse the name of a file, where one of a callable in it is expected.
+
+    Raises:
+        EnvironmentFailure: it is that; with what the file has to offer.
+    """
+    location = env_id.removesuffix(":")
+    if not location.endswith(".py"):
+        return
+    path = Path(location)
+    if not path.is_file():
+        raise EnvironmentFailure(f"file {location} not found: looked for {path.resolve()}")
+    names = _callables(path)
+    found = f"it has {', '.join(names)}" if names else "it has none"
+    raise EnvironmentFailure(f"environment {env_id}: expected {location}:CALLABLE; {found}")
+
+
+def _callables(path: Path) -> list[str]:
+    """Functions and classes that a file defines for others; none of one that Python cannot read."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+    kinds = ast.FunctionDef, ast.ClassDef
+    return [each.name for each in body if isinstance(each, kinds) and not each.name.startswith("_")]
 
 
 def load_environments(env_id: str, num_envs: int, *, seed: int, render: bool) -> Any:

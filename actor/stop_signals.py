@@ -44,6 +44,8 @@ class StopSignals:
         self._handler = self._on_signal  # One object, to be known again.
         self._timer: threading.Timer | None = None
         self.exit_status = 0
+        self.name = ""
+        """of the signal, such as SIGTERM; empty while none has come"""
 
     def __enter__(self) -> "StopSignals":
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,6 +81,7 @@ class StopSignals:
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         for other in self._former:
             signal.signal(other, signal.SIG_DFL)
+        self.name = signal.Signals(number).name
         self.exit_status = 130 if number == signal.SIGINT else 0
         self._event.set()
         self._timer = threading.Timer(self._limit_seconds, self._overrun)

@@ -53,8 +53,10 @@ class GymnasiumVector:
         try:
             observation, _ = self._vector.reset(seed=self._seed)
         except ENVIRONMENT_ERRORS as error:
+            self._check_each("reset()")
             raise self._failure("reset()", error) from error
-        self._check(observation)
+        # Once: later ones are as the first, and what they hold is looked at when they are sent.
+        self._check(observation, "reset()", self.num_envs)
         none = np.zeros(self.num_envs, bool)
         self._last = none
         return TimeStep(observation, np.zeros(self.num_envs, np.float32), none, none, ~none)
@@ -63,6 +65,7 @@ class GymnasiumVector:
         try:
             observation, reward, terminated, truncated, _ = self._vector.step(actions)
         except ENVIRONMENT_ERRORS as error:
+            self._check_each("step()")
             raise self._failure("step()", error) from error
         first = self._last
         terminated = self._rows("terminated", terminated, BOOL)
@@ -96,21 +99,26 @@ class GymnasiumVector:
             )
         return array.astype(dtype, copy=False)
 
-    def _check(self, observation: Any) -> None:
-        """Refuse observations that do not fit the space, once: later ones are as the first, and what
-        they hold is looked at when they are sent."""
+    def _check(self, observation: Any, where: str, *rows: int) -> None:
+        """Refuse an observation that does not fit the space; `rows` are its leading dimensions."""
         try:
             arrays = flattener(self._leaves)(observation)
         except InvalidRequest as error:
             raise EnvironmentFailure(f"environment {self._env_id}: {error}") from None
         for leaf, array in zip(self._leaves, map(np.asarray, arrays), strict=True):
-            shape = (self.num_envs, *leaf.shape)
+            shape = (*rows, *leaf.shape)
             if array.shape != shape or not fits(array, leaf.dtype):
                 raise EnvironmentFailure(
-                    f"environment {self._env_id}: reset() must return the observation "
+                    f"environment {self._env_id}: {where} must return the observation "
                     f"{leaf.name!r} as {leaf.dtype}{list(shape)}, as its space says, "
                     f"found {describe(array, leaf.dtype)}"
-                )
+                ) from None
+
+    def _check_each(self, where: str) -> None:
+        """Refuse one that Gymnasium has failed to put together with the others."""
+        if isinstance(self._vector, _Synchronous):
+            for observation in self._vector.last_observations():
+                self._check(observation, where)
 
     def _failure(self, where: str, error: BaseException) -> EnvironmentFailure:
         return EnvironmentFailure(
@@ -131,6 +139,10 @@ def _made_before(environment: Any) -> Any:
 
 
 class _Synchronous(SyncVectorEnv):  # type: ignore[misc]  # Gymnasium is untyped here
+    def last_observations(self) -> list[Any]:
+        """Of each environment that has shown any."""
+        return [each for each in self._env_obs if each is not None]
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         seeds = None if seed is None else environment_seeds(seed, self.num_envs)
         return super().reset(seed=seeds, options=options)

@@ -28,6 +28,15 @@ class AwaitedSpec:
         if self._description is None:
             self._decide(spec)
 
+    @property
+    def source(self) -> str:
+        """Who says them."""
+        return "the first actor" if self._description is None else "the environment's specs"
+
+    def known(self) -> bool:
+        """Whether `wait` returns at once."""
+        return self._spec.done()
+
     def wait(self) -> EnvironmentSpec | None:
         """The specs, once they are known; None after `cancel`."""
         try:

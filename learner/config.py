@@ -14,7 +14,7 @@ from learner.agent_options import AgentOptions
 from learner.algorithm_options import REPLAY_AGENTS
 from protos.credentials import ConnectionOptions
 from protos.errors import ConfigError
-from protos.options import check_ranges, check_server, check_video, option
+from protos.options import check_listen, check_ranges, check_server, check_video, option
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,9 @@ class LearnerOptions(AgentOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name, address in (("--listen", self.listen), ("--health-listen", self.health_listen)):
+            if address is not None:
+                check_listen(name, address)
         if self.reproducible and self.inference_threads > 1:
             raise ConfigError(
                 f"--reproducible with --inference-threads {self.inference_threads}: which of them comes "

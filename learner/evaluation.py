@@ -4,6 +4,7 @@ Evaluation is a learner that only serves, plus an actor process: the same path a
 """
 
 import json
+import logging
 import statistics
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from learner.agents.agent import Policy
     from learner.serving.acting import Acting
 
+logger = logging.getLogger(__name__)
+
 MAX_ENVIRONMENTS = 16
 """Environments at once where --num-envs does not say."""
 
@@ -49,7 +52,12 @@ def evaluate(options: EvaluateOptions) -> int:
     environments = options.num_envs or min(options.episodes, MAX_ENVIRONMENTS)
     evaluations = Evaluations(environments, options.episodes)
     evaluations.begin(0, 0.0, run.checkpoint.version, environments)
-    with ExitStack() as closing, ending_signals(evaluations.close) as received:
+
+    def hear(signal: str) -> None:
+        logger.info("%s: ending without a result; a second signal ends the process at once", signal)
+        evaluations.close()
+
+    with ExitStack() as closing, ending_signals(hear) as received:
         threads = Threads(on_failure=evaluations.close)
         closing.callback(threads.join, 10.0)
         folder = closing.enter_context(scratch_folder())

@@ -13,6 +13,7 @@ from learner.serving.acting import Acting
 from learner.serving.leases import Lane
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.evaluations import Evaluations
+from learner.telemetry.report import return_text
 from learner.telemetry.statistics import BusyClock
 from learner.threads import Threads
 from learner.training.checkpoint import Checkpoints
@@ -156,12 +157,10 @@ class Evaluator:
         self._kept = len(results)
         result = results[-1]
         logger.info(
-            "evaluation at step %s: mean return of %d episodes %.1f (%.1f to %.1f)",
+            "evaluation at step %s: mean return of %d episodes %s (%s to %s)",
             f"{result.env_steps:,}",
             result.episodes,
-            result.mean_return,
-            result.min_return,
-            result.max_return,
+            *map(return_text, (result.mean_return, result.min_return, result.max_return)),
         )
         if self._evaluated is not None and self.evaluations.best() == result:
             self._best.save(result.version, *self._evaluated)

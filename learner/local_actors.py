@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 RESTART_WINDOW_SECONDS = 120.0
 """An actor that ends more often than that within this time will go on ending."""
+
+ERROR = re.compile(r"[\w-]+: error: ")
+"""How the line begins that a command of this project ends with, where it fails."""
 
 READER_GRACE_SECONDS = 1.0
 """How long a process's last words may take after its end."""
@@ -92,7 +96,8 @@ class Description:
         """Start the child and wait for what it prints.
 
         Raises:
-            EnvironmentFailure: the environment cannot be made; with the child's own words.
+            EnvironmentFailure: the environment cannot be made; with the child's last words. The log has
+                those before.
         """
         self._process = process = subprocess.Popen(
             actor_command("--env", self._env, "--describe"),
@@ -117,8 +122,12 @@ class Description:
                 # What the environment has started may have outlived the child, and hold its pipes.
                 end_group(process)
         if process.returncode != 0:
+            *before, last = words.strip().splitlines() or [""]
+            for line in before:
+                logger.info("[environment] %s", line)
             raise EnvironmentFailure(
-                f"--env {self._env} cannot be described (status {process.returncode}):\n{words.strip()}"
+                f"--env {self._env} cannot be described (status {process.returncode}): "
+                f"{last or 'no word'}"
             )
         return text
 
@@ -134,8 +143,8 @@ class LocalActors:
 
     One thread a process waits for its end, another hands its words on. A process that
     somebody else ended is started again, up to 3 times in 2 minutes; one that ends with an error is a
-    failure of the learner, with the process's last words. `_lock` guards the processes and the count of
-    restarts.
+    failure of the learner, with the process's last words; several that end with the same ones are one
+    failure. `_lock` guards the processes, the count of restarts and the last words.
     """
 
     def __init__(
@@ -152,6 +161,7 @@ class LocalActors:
         self._clock = clock
         self._processes: list[subprocess.Popen[str]] = []
         self._restarted = 0
+        self._failures: set[str] = set()
         self._closing = False
         self._lock = threading.Lock()
 
@@ -224,11 +234,15 @@ class LocalActors:
         # What an environment started may still hold the pipe, which then never comes to its end.
         end_group(process)
         reader.join(READER_GRACE_SECONDS)
+        words = "".join(last_words).strip() or "none"
         with self._lock:
-            if self._closing:
+            told = words in self._failures
+            if ERROR.match(words) and not told and (self._closing or code <= 0):
+                logger.info("[actor %d] %s", index, words)
+            if self._closing or told:
                 return False
             if code > 0:
-                words = "".join(last_words).strip() or "none"
+                self._failures.add(words)
                 raise WorkerFailure(f"it ended with status {code}; its last words: {words}")
             self._check_restarts(code, ends)
             logger.warning("actor %d ended (%s); started again", index, _end_text(code))
@@ -254,13 +268,15 @@ def _end_text(code: int) -> str:
 
 
 def _hand_on(index: int, process: subprocess.Popen[str], last_words: deque[str]) -> None:
-    """Log what the process says, line by line, and keep the last."""
+    """Log what the process says, line by line, and keep the last. Its error is what the learner ends
+    with, and is not said twice."""
     assert process.stdout is not None
     with process.stdout:
         for line in map(plain, _lines(process.stdout)):
             if line.strip():
                 last_words.append(line)
-            logger.info("[actor %d] %s", index, line.rstrip())
+            if not ERROR.match(line):
+                logger.info("[actor %d] %s", index, line.rstrip())
 
 
 def _lines(words: IO[str]) -> Iterator[str]:

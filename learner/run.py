@@ -24,10 +24,9 @@ from learner.serving.addresses import Addresses
 from learner.serving.recorder import FileRecorder
 from learner.serving.security import ServerSecurity
 from learner.serving.server import InferenceServer
-from learner.signals import ending_signals
+from learner.signals import CutOff, Received, ending_signals
 from learner.telemetry.drain import Drain
-from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.evaluations import Evaluations
+from learner.telemetry.ending import Ending, reached, stored_goal
 from learner.telemetry.logs import import_tensorflow
 from learner.telemetry.progress import make_display
 from learner.telemetry.reporter import Reporter
@@ -48,6 +47,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_LISTEN = "127.0.0.1:7777"
+
+COMES_BACK = "the learner ends, and may come back: connect again later"
 
 
 def run(options: LearnerOptions, console: Console) -> int:
@@ -70,11 +71,12 @@ def run(options: LearnerOptions, console: Console) -> int:
     with ExitStack() as closing:
         directory = RunDirectory(Path(options.logdir), options)
         closing.callback(directory.close)
+        closing.callback(directory.discard_unused)
         keep, check = options.keep_checkpoints, directory.check
         checkpoints = Checkpoints(directory.checkpoints, keep, check=check)
         restored = checkpoints.load_latest()
-        if cluster is None and restored is not None and _was_finished(restored, options):
-            logger.info("%s: this run has reached its end already", directory.path)
+        if cluster is None and restored is not None and (goal := _reached(restored, options)):
+            _say_finished(directory, goal)
             return 0
         return _Run(options, directory, checkpoints, restored, cluster, console, closing).execute()
 
@@ -110,19 +112,22 @@ class _Run:
         self._spec = AwaitedSpec(None if isinstance(options, TrainOptions) else options.env)
         self._learner: Learner | None = None
         self._woken = False
+        self._importing = CutOff()
         self._local_token = secrets.token_urlsafe()
         self._status: StatusServer
 
     def execute(self) -> int:
-        with ending_signals(self._wake) as received:
+        with ending_signals(self._hear) as received:
             server = self._start_server()
             self._start_status(server)
             actors = self._start_actors()
-            self._import_tensorflow()
-            spec = self._wait_for_spec() if self._joined() else None
+            ready = self._importing.run(self._import_tensorflow) and self._joined()
+            spec = self._wait_for_spec() if ready else None
             if spec is not None:
-                self._train(spec, server, actors)
+                self._train(spec, server, actors, received)
             self._threads.raise_failure()
+            if received and self._learner is None:
+                self._end_early(received, server, actors)
             complete = self._learner is not None and self._learner.finished()
             interrupted = bool(received) and not complete
             return received.status or (self._options.interrupted_status if interrupted else 0)
@@ -202,19 +207,24 @@ class _Run:
 
     def _wait_for_spec(self) -> EnvironmentSpec | None:
         """What to train on; None if the run is to end before it has begun."""
-        self._status.enter("waiting for the first actor")
+        if not self._spec.known():
+            self._enter("waiting for " + self._spec.source)
         spec = self._spec.wait()
         return None if self._woken else spec
 
     def _import_tensorflow(self) -> None:
-        logger.info("starting TensorFlow")
-        self._status.enter("starting TensorFlow")
+        self._enter("starting TensorFlow")
         import_tensorflow()
         import tensorflow as tf
 
         if self._options.reproducible:
             tf.config.experimental.enable_op_determinism()
         set_operation_threads(self._options.tf_threads)
+
+    def _enter(self, phase: str) -> None:
+        """Say what is waited for from now on, in the log and on the status page."""
+        logger.info("%s", phase)
+        self._status.enter(phase)
 
     def _joined(self) -> bool:
         """Wait for the other learners, if this one is of a group. False if there is nothing to do."""
@@ -229,19 +239,38 @@ class _Run:
             return False
         group = self._group = join(self._cluster)
         check_alike(self._options, group)
-        finished = self._restored is not None and _was_finished(self._restored, self._options)
-        if group.sum(np.array([finished], np.int64))[0]:
-            logger.info("%s: this run has reached its end already", self._directory.path)
+        goal = _reached(self._restored, self._options) if self._restored else None
+        if group.sum(np.array([goal is not None], np.int64))[0]:
+            _say_finished(self._directory, goal)
             return False
         return True
+
+    def _hear(self, signal: str) -> None:
+        """A signal has come. By a thread of its own."""
+        # Before the log, which may hang.
+        self._drain.begin()
+        logger.info("%s: saving and ending; a second signal ends the process at once", signal)
+        self._wake()
 
     def _wake(self) -> None:
         """Make the main thread come to its end. Any thread may call it."""
         self._drain.begin()
         self._woken = True
         self._spec.cancel()
+        self._importing.cut()
         if self._learner is not None:
             self._learner.stop_training()
+
+    def _end_early(
+        self, received: Received, server: InferenceServer, actors: LocalActors | None
+    ) -> None:
+        """End what has been started before there was a learner."""
+        self._spec.close()
+        if actors is not None:
+            actors.close()
+        server.end_streams(NotServing(COMES_BACK))
+        self._threads.join(timeout_seconds=10.0)
+        logger.info("ended by %s before the first step: there is nothing to save", received.name)
 
     def _give_up(self) -> None:
         """End the process, whatever hangs in it. By the drain's thread."""
@@ -254,7 +283,13 @@ class _Run:
 
     # Training -----------------------------------------------------------------------------------
 
-    def _train(self, spec: EnvironmentSpec, server: InferenceServer, actors: LocalActors | None) -> None:
+    def _train(
+        self,
+        spec: EnvironmentSpec,
+        server: InferenceServer,
+        actors: LocalActors | None,
+        received: Received,
+    ) -> None:
         learner = self._learner = self._make_learner(spec)
         if self._woken:
             learner.stop_training()
@@ -280,6 +315,7 @@ class _Run:
         saved = trained and learner.save()
         evaluations, version = learner.evaluations(), learner.trainer.version
         leave_results(self._directory, learner.episodes, evaluations, version)
+        self._say_how_it_ended(learner, received, saved)
         self._check_end(learner, saved)
 
     def _make_learner(self, spec: EnvironmentSpec) -> "Learner":
@@ -330,9 +366,7 @@ class _Run:
         if actors is not None:
             actors.close()
         server.end_streams(
-            RunEnded("the run has reached its end")
-            if learner.finished()
-            else NotServing("the learner ends, and may come back: connect again later")
+            RunEnded("the run has reached its end") if learner.finished() else NotServing(COMES_BACK)
         )
         learner.stop()
         for name in self._threads.join(timeout_seconds=10.0):
@@ -351,6 +385,21 @@ class _Run:
                 f"the run's last state could not be saved in {self._directory.checkpoints}: a restart "
                 "goes back to the checkpoint before"
             )
+
+    def _say_how_it_ended(self, learner: "Learner", received: Received, saved: bool) -> None:
+        options, episodes = self._options, learner.episodes
+        # Those of a group are told apart by what they are started with, and by nothing here.
+        where = f" with --logdir {self._directory.path}" if self._cluster is None else ""
+        ending = Ending(
+            env_steps=episodes.env_steps,
+            total_steps=options.total_steps,
+            finished=learner.finished(),
+            goal=reached(options, episodes, learner.evaluations()),
+            signal=received.name,
+            failed=self._threads.failed,
+            saved=saved,
+        )
+        logger.info("%s", ending.words(again=f"the same command{where} goes on"))
 
     def _say_where(self, learner: "Learner") -> None:
         path = self._directory.path
@@ -371,12 +420,13 @@ class _Run:
             )
 
 
-def _was_finished(checkpoint: Checkpoint, options: LearnerOptions) -> bool:
-    episodes = EpisodeTracker(1, stop_return=options.stop_return)
-    episodes.restore(checkpoint.require("episodes"))
-    evaluations = Evaluations(1, 1)
-    evaluations.restore(checkpoint.metadata.get("evaluations", []))
-    best, enough = evaluations.best(), options.stop_eval_return
-    if best is not None and enough is not None and best.mean_return >= enough:
-        return True
-    return episodes.solved_env_steps is not None or episodes.env_steps >= options.total_steps
+def _reached(checkpoint: Checkpoint, options: LearnerOptions) -> str | None:
+    """What a stored run has reached, if it is over."""
+    evaluations = checkpoint.metadata.get("evaluations", [])
+    return stored_goal(options, checkpoint.require("episodes"), evaluations)
+
+
+def _say_finished(directory: RunDirectory, goal: str | None) -> None:
+    # Of a group, only the first learner knows what was reached.
+    hint = f", {goal}: raise that to go on" if goal else ""
+    logger.info("%s: this run has reached its end already%s", directory.path, hint)

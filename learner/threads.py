@@ -47,6 +47,12 @@ class Threads:
             self._failure = (name, error)
         self._on_failure()
 
+    @property
+    def failed(self) -> bool:
+        """Whether there was a failure."""
+        with self._lock:
+            return self._failure is not None
+
     def raise_failure(self) -> None:
         """Raise the first failure, if there was one.
 

@@ -30,6 +30,11 @@ Options = TypeVar("Options")
 
 ENV_PREFIX = "SEEDBED"
 
+_UNKNOWN = re.compile(
+    r"unrecognized arguments: (?:--(?:no-)?)?([\w-]+)|Option '([\w.]+)' is not accepted"
+)
+"""What jsonargparse says of an option that does not exist, on the command line or in a file."""
+
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
     """A dataclass field that is an option; `help` says what it means and its unit.
@@ -110,7 +115,7 @@ def parse(
         _warn_of_misspelt(prog, options)
         return options(**{name: values[name] for name in option_names(options)})
     except ArgumentError as error:
-        refuse(prog, _clear(str(error), options))
+        refuse(prog, _clear(str(error), options, prog))
     except ConfigError as error:
         refuse(prog, str(error))
 
@@ -176,6 +181,16 @@ def check_server(server: str) -> None:
         raise ConfigError(f"--server {server}: expected HOST:PORT or unix:PATH")
 
 
+def check_listen(option: str, address: str) -> None:
+    """Refuse what is no address to listen on.
+
+    Raises:
+        ConfigError: it is neither HOST:PORT nor unix:PATH.
+    """
+    if address == "unix:" or not (address.startswith("unix:") or host_and_port(address)):
+        raise ConfigError(f"{option} {address}: expected HOST:PORT or unix:PATH")
+
+
 def check_video(video: str | None) -> None:
     """Check the name of the file that --video names, if it names one.
 
@@ -231,13 +246,22 @@ def _option_fields(options: type) -> list[Field[Any]]:
     return [f for f in fields(options) if "help" in f.metadata]
 
 
-def _clear(message: str, options: type) -> str:
-    """jsonargparse's message in one line; a value of the wrong type as expected and found."""
+def _clear(message: str, options: type, prog: str) -> str:
+    """jsonargparse's message in one line; a value of the wrong type as expected and found, an option
+    that does not exist with what may be meant."""
     found = re.match(r'Parser key "(\w+)":.*(?:Got|Given) value: (.*)', message, re.DOTALL)
-    if found is None:
-        return " ".join(message.split())
-    expected = _type_text(typing.get_type_hints(options)[found[1]])
-    return f"{flag(found[1])}: expected {expected}, found {found[2]}"
+    if found is not None:
+        expected = _type_text(typing.get_type_hints(options)[found[1]])
+        return f"{flag(found[1])}: expected {expected}, found {found[2]}"
+    text = " ".join(message.split())
+    unknown = _UNKNOWN.match(text)
+    if unknown is None:
+        return text
+    name = (unknown[1] or unknown[2].rpartition(".")[2]).replace("-", "_")
+    close = difflib.get_close_matches(name, [*option_names(options), "config"], n=1, cutoff=0.7)
+    if close:
+        return f"{text}; did you mean {flag(close[0])}? {prog} --help lists all options"
+    return f"{text}; {prog} --help lists all options"
 
 
 def _type_text(hint: Any) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from protos.addresses import host_and_port
 from protos.errors import ConfigError
+from protos.options import check_listen
 
 
 @dataclass(frozen=True)
@@ -67,5 +67,4 @@ def _check(option: str, address: str) -> None:
         if taken:
             raise ConfigError(f"{option} {address}: expected a free address, found another server on it")
         return
-    if host_and_port(address) is None:
-        raise ConfigError(f"{option} {address}: expected HOST:PORT or unix:PATH")
+    check_listen(option, address)

@@ -175,7 +175,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         if lease is None:
             _check_size(opening, lane)
             lease = self._leases.begin(lane, count, client, printable(opening.client_version))
-        logger.info("%s: %s %d environments", client, "resumes" if resumed else "brings", count)
+        what = "environment" if count == 1 else "environments"
+        logger.info("%s: %s %d %s", client, "resumes" if resumed else "brings", count, what)
         return lease, pb.Opened(
             session_token=lease.session.token,
             resumed=resumed,

@@ -6,10 +6,14 @@ import logging
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 logger = logging.getLogger(__name__)
+
+TAIL_BYTES = 1 << 18
+"""The last line and more: each is a few kilobytes."""
 
 
 class MetricsLog:
@@ -57,6 +61,25 @@ class MetricsLog:
         except OSError:
             self._file.truncate(end)
             raise
+
+
+def last_value(path: Path, name: str) -> float:
+    """`name` in the last whole line of the file at `path`; 0 where there is none, or it is no number.
+
+    Raises:
+        OSError: the file is there, and cannot be read.
+    """
+    if not path.exists():
+        return 0.0
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        with suppress(ValueError):  # A line that is torn.
+            values = json.loads(line)
+            value = values.get(name) if isinstance(values, dict) else None
+            return float(value) if isinstance(value, int | float) else 0.0
+    return 0.0
 
 
 def _cut_torn_line(file: io.FileIO, path: Path) -> None:

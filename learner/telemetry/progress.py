@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from learner.telemetry.report import Report
+from learner.telemetry.report import Report, return_text
 from learner.telemetry.verdict import verdict
 
 logger = logging.getLogger(__name__)
@@ -106,19 +106,17 @@ def _picture(report: Report) -> Group:
 
 
 def _percent_done(report: Report) -> str:
-    return f"{100 * report.env_steps / max(report.total_steps, 1):.0f} %"
+    # A run ends with the update that passes its last step, so a few steps late.
+    return f"{min(100 * report.env_steps / max(report.total_steps, 1), 100):.0f} %"
 
 
 def _episodes(report: Report) -> str:
     if report.mean_return_100 is None:
         return "no episode yet"
     # Said as it is: before the 100th episode the mean is that of fewer.
-    of = min(report.episodes, 100)
-    evaluated = "" if report.evaluation is None else f", evaluated at {report.evaluation:.1f}"
-    return (
-        f"{report.episodes:,} episodes, mean return {report.mean_return_100:.1f} of the last {of}"
-        f"{evaluated}"
-    )
+    of, mean = min(report.episodes, 100), return_text(report.mean_return_100)
+    evaluated = "" if report.evaluation is None else f", evaluated at {return_text(report.evaluation)}"
+    return f"{report.episodes:,} episodes, mean return {mean} of the last {of}{evaluated}"
 
 
 def _batch(report: Report) -> str:

@@ -86,3 +86,10 @@ def metrics(report: Report, snapshot: Mapping[str, float]) -> dict[str, Any]:
         entry.name: getattr(report, entry.name) for entry in fields(report) if entry.name != "training"
     }
     return {**snapshot, **report.training, **values}
+
+
+def return_text(value: float) -> str:
+    """A return in words that change when it does: with at least three digits, small ones with more
+    decimals."""
+    size = abs(value)
+    return f"{value:.{3 if size < 10 else 2 if size < 100 else 1}f}"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.evaluations import Evaluation
+from learner.telemetry.report import return_text
 from learner.telemetry.run_directory import RunDirectory
 from learner.telemetry.summary import summarize
 
@@ -33,6 +34,6 @@ def leave_results(
         f"{summary.steps_per_second:,.0f}",
         f"{summary.episodes:,}",
         min(summary.episodes, 100),
-        "none yet" if mean is None else f"{mean:.1f}",
+        "none yet" if mean is None else return_text(mean),
         directory.path,
     )

@@ -17,7 +17,7 @@ from learner.telemetry.atomic import TEMPORARY_SUFFIX, replace_file
 from learner.telemetry.evaluations import Evaluation
 from learner.telemetry.file_lock import lock_file, this_process
 from learner.telemetry.learning_curve import Curve
-from learner.telemetry.metrics_log import MetricsLog
+from learner.telemetry.metrics_log import MetricsLog, last_value
 from learner.telemetry.report import Report
 from learner.telemetry.summary import Summary
 from learner.telemetry.tensorboard import TensorBoardWriter
@@ -30,13 +30,15 @@ CHECKPOINTS = "checkpoints"
 BEST_CHECKPOINT = "best_checkpoint"
 OFFENDING_BATCH = "offending_batch.npz"
 """What the last update was to learn from, where too many in a row were skipped."""
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
 LOCK = ".lock"
 
 
 class RunDirectory:
     """A run's directory, held by this process alone until `close`.
 
-    `resumed` says whether an earlier process of the same run was here. Where the disk is full or
+    `resumed` says whether an earlier process of the same run made steps here. Where the disk is full or
     fails, metrics, events and the learning curve are lost with a loud warning, and the run goes on;
     the summary raises.
     """
@@ -51,16 +53,20 @@ class RunDirectory:
         self.path = path
         self.options = options
         self._refuse_foreign()
+        # What this process makes, it may remove again.
+        self._made = [each for each in (path, *path.parents) if not each.exists()]
+        self._new = not (path / CONFIG).exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._holder = this_process()
             self._lock = lock_file(path / LOCK, self._in_use)
             try:
-                self.resumed = self._check_settings()
+                self.resumed = self._has_steps()
+                self._check_settings()
                 # First of all: it is what makes this directory a run's, should the process end here.
                 _write_config(path / CONFIG, options)
                 self.checkpoints.mkdir(exist_ok=True)
-                self._metrics = MetricsLog(path / "metrics.jsonl")
+                self._metrics = MetricsLog(path / METRICS)
             except BaseException:
                 self._lock.close()
                 raise
@@ -134,8 +140,23 @@ class RunDirectory:
             OSError: it cannot be written.
         """
         self.check()
-        with replace_file(self.path / "summary.json") as file:
+        with replace_file(self.path / SUMMARY) as file:
             file.write(json.dumps(asdict(summary), indent=2, allow_nan=False).encode() + b"\n")
+
+    def discard_unused(self) -> None:
+        """Remove what this process made, if no run has begun: where a start is refused, nothing is left
+        of it. Before `close`."""
+        if not self._new or self._has_results() or (self.path / SUMMARY).exists():
+            return
+        # What cannot be removed stays: it is in nobody's way. So do folders with files of others.
+        with suppress(OSError):
+            for name in (CONFIG, METRICS):
+                (self.path / name).unlink(missing_ok=True)
+            self.checkpoints.rmdir()
+            if self.path in self._made:
+                (self.path / LOCK).unlink(missing_ok=True)
+            for folder in self._made:
+                folder.rmdir()
 
     def close(self) -> None:
         """Release the directory. Idempotent."""
@@ -164,15 +185,19 @@ class RunDirectory:
 
     def _has_results(self) -> bool:
         """Whether the run left anything: one that was refused at its start did not."""
-        metrics = self.path / "metrics.jsonl"
-        checkpoints = self.checkpoints
-        return (metrics.exists() and metrics.stat().st_size > 0) or (
-            checkpoints.is_dir() and any(checkpoints.iterdir())
-        )
+        metrics = self.path / METRICS
+        return (metrics.exists() and metrics.stat().st_size > 0) or self._has_checkpoints()
 
-    def _check_settings(self) -> bool:
-        if not (self.path / CONFIG).exists():
-            return False
+    def _has_checkpoints(self) -> bool:
+        return self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+
+    def _has_steps(self) -> bool:
+        """Whether the run made a step: one to which no actor came did not."""
+        return self._has_checkpoints() or last_value(self.path / METRICS, "env_steps") > 0
+
+    def _check_settings(self) -> None:
+        if self._new:
+            return
         differences = resume_differences(read_config(self.path), self.options)
         if differences and self._has_results():
             raise ConfigError(
@@ -180,7 +205,6 @@ class RunDirectory:
                 "Give this run a --logdir of its own, or go on with the old settings: "
                 f"--config {self.path / CONFIG}"
             )
-        return True
 
 
 def checkpoints_folder(path: Path) -> Path:

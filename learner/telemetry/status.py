@@ -83,7 +83,7 @@ class Status:
         self._shown: dict[str, Any] = {}
         self._shown_at: float | None = None
         self._steps: Mapping[int, int] = {}
-        self._saved = (0.0, clock())
+        self._checkpoints: tuple[float, float | None] = (0, None)
         self._answer: tuple[float, bytes] | None = None
         self._lock = threading.Lock()
 
@@ -108,9 +108,8 @@ class Status:
             seconds = now - self._shown_at if self._shown_at is not None else 0.0
             rates = {each.number: self._rate(each, seconds) for each in sessions}
             self._steps = {each.number: each.steps for each in sessions}
-            saved = float(values.get("checkpoints/saved", 0))
-            if saved > self._saved[0]:
-                self._saved = (saved, now)
+            age = values.get("checkpoints/age_seconds")
+            self._checkpoints = values.get("checkpoints/saved", 0), None if age is None else now - age
             self._shown = {
                 "report": {**asdict(report), "seconds_left": report.seconds_left},
                 "verdict": verdict(report),
@@ -135,11 +134,13 @@ class Status:
         return (session.steps - before) / seconds if before is not None and seconds > 0 else None
 
     def _state(self, now: float) -> dict[str, Any]:
-        saved, saved_at = self._saved
+        saved, since = self._checkpoints
         return {
             "run": {**self._run, "phase": self._phase},
             "age_seconds": None if self._shown_at is None else now - self._shown_at,
-            "checkpoint_age_seconds": now - saved_at if saved else None,
+            # As Prometheus has it: before the first one, since this process began.
+            "checkpoint_age_seconds": None if since is None else now - since,
+            "checkpoints_saved": saved,
             "curve": _points(self._curve()),
             "evaluations": [each._asdict() for each in self._evaluations()[-MAX_EVALUATIONS:]],
             "problems": [each._asdict() for each in self._problems.recent()],

@@ -5,6 +5,9 @@ from learner.telemetry.report import Report
 BUSY = 0.7
 """A thread that works for this part of its time sets the pace."""
 
+QUIET = 0.5
+"""Where all threads work for less than this part of their time, nobody is short of anything."""
+
 IDLE = 0.3
 """Environments that wait for less than this part of their time set the pace themselves."""
 
@@ -29,7 +32,11 @@ def _bottleneck(report: Report) -> str:
         return "inference-bound"
     idle = report.actors_idle
     # Where it is not known how long actors wait, they are what is left.
-    return "balanced" if full or (idle is not None and idle >= IDLE) else "actor-bound"
+    if not full and (idle is None or idle < IDLE):
+        return "actor-bound"
+    # Actors wait, and for no thread: what takes the time is the way to the learner and back.
+    quiet = max(training, inference, report.event_loop_busy) < QUIET
+    return "round trips" if quiet and not full else "balanced"
 
 
 def _evidence(report: Report) -> str:

@@ -147,8 +147,8 @@ def test_the_learner_knows_the_client_by_name(learner: FakeLearner) -> None:
         with connect(learner.address):
             pass
     assert [line for line in log.lines(0) if "brings" in line] == [
-        "left arm: brings 1 environments",
-        f"{os.uname().nodename}:{os.getpid()}: brings 1 environments",
+        "left arm: brings 1 environment",
+        f"{os.uname().nodename}:{os.getpid()}: brings 1 environment",
     ]
 
 

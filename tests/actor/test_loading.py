@@ -124,6 +124,29 @@ def test_refusals(env_id: str, message: str) -> None:
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("class Grid: ...\ndef make_env(): ...\ndef _own(): ...\nA = 1\n", "it has Grid, make_env"),
+        ("A = 1\n", "it has none"),
+        ("def broken(:\n", "it has none"),
+    ],
+)
+@pytest.mark.parametrize("env_id", ["grid.py", "grid.py:"])
+def test_a_file_without_a_callable_says_what_it_has(
+    folder: Path, env_id: str, text: str, found: str
+) -> None:
+    (folder / "grid.py").write_text(text)
+    with pytest.raises(EnvironmentFailure) as refused:
+        make_environment(env_id, 1, seed=1)
+    assert str(refused.value) == f"environment {env_id}: expected grid.py:CALLABLE; {found}"
+
+
+def test_a_file_that_is_not_there_is_said_without_a_callable_too() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"file no_such_file\.py not found: looked for /"):
+        make_environment("no_such_file.py", 1, seed=1)
+
+
 def test_what_a_module_raises_is_the_cause(folder: Path) -> None:
     with pytest.raises(
         EnvironmentFailure, match=r"importing broken failed: ModuleNotFoundError: .*no_such_thing"

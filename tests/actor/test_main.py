@@ -78,6 +78,13 @@ def test_describe_of_what_does_not_exist() -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_describe_of_what_cannot_run() -> None:
+    done = run("--env", f"{TOYS}:wrong_leaf_in_reset", "--describe")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "reset() must return the observation 'inner/0' as int64[2]" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_version_and_module_entry() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "actor", "--version"],
@@ -322,6 +329,26 @@ def test_an_environment_may_change_the_current_directory(
 
 
 # Signals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("parent", "moment"), [([], r"\d\d:\d\d:\d\d "), (["--parent=1"], "")])
+def test_the_log_has_the_time_of_day_but_below_a_learner(parent: list[str], moment: str) -> None:
+    arguments = ["--env", f"{TOYS}:Walk", "--server=unix:/no/such/socket", *parent]
+    done = run(*arguments, "--seed=-1", "--connect-timeout-seconds=0.01")
+    assert re.match(rf"{moment}seedbed-actor: drew --seed \d+$", done.stderr, re.MULTILINE), done.stderr
+
+
+def test_the_log_says_which_signal_ended_it(
+    fake_client: type[FakeClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        assert main(["--env", f"{TOYS}:Walk"]) == 0
+        fake_client.signal = signal.SIGINT
+        assert main(["--env", f"{TOYS}:Walk"]) == 130
+    assert [words for words in caplog.messages if words.startswith("ended")] == [
+        "ended",
+        "ended by SIGINT",
+    ]
 
 
 def test_a_second_signal_has_its_default_effect() -> None:

@@ -75,6 +75,22 @@ def test_observations_that_do_not_fit_their_space_are_refused() -> None:
         environment.reset()
 
 
+WRONG_LEAF = (
+    r"must return the observation 'inner/0' as int64\[2\], as its space says, found float64\[2\]$"
+)
+
+
+def test_an_array_of_a_dict_that_does_not_fit_is_named() -> None:
+    environment = make_environment(f"{TOYS}:wrong_leaf_in_reset", 2, seed=1)
+    with pytest.raises(EnvironmentFailure, match=rf"reset\(\) {WRONG_LEAF}") as caught:
+        environment.reset()
+    assert caught.value.__cause__ is None  # the message says it all: no traceback
+    environment = make_environment(f"{TOYS}:wrong_leaf_in_step", 2, seed=1)
+    environment.reset()
+    with pytest.raises(EnvironmentFailure, match=rf"step\(\) {WRONG_LEAF}"):
+        environment.step(np.zeros((2, 2), np.int64))
+
+
 def test_observations_of_another_structure_are_refused() -> None:
     vector = SyncVectorEnv([Structured] * 2)
     environment = GymnasiumVector("toy", vector, seed=1)

@@ -181,6 +181,30 @@ def exits_in_close() -> Walk:
     return Exiting("close")
 
 
+class WrongLeaf(Structured):
+    """After so many right observations, floats stand where the space says integers."""
+
+    def __init__(self, right: int) -> None:
+        super().__init__()
+        self._right = right
+
+    def observe(self) -> Any:
+        observation = super().observe()
+        self._right -= 1
+        if self._right < 0:
+            counts, image = observation["inner"]
+            observation["inner"] = (counts + 0.5, image)
+        return observation
+
+
+def wrong_leaf_in_reset() -> Walk:
+    return WrongLeaf(0)
+
+
+def wrong_leaf_in_step() -> Walk:
+    return WrongLeaf(1)
+
+
 class TextActions(Walk):
     action_space = spaces.Text(5)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from learner.telemetry.report import return_text
 from learner.training.checkpoint import Checkpoints
 from tests.integration.commands import Done, read_json, read_metrics, seedbed
 from tests.integration.processes import options
@@ -43,7 +44,7 @@ def test_evaluations_have_results_of_their_own(evaluated: tuple[Path, Done]) -> 
     assert {evaluation[3] for evaluation in evaluations} == {5}
     assert summary["last_evaluation"] == evaluations[-1][4]
     assert summary["best_evaluation"] == max(evaluation[4] for evaluation in evaluations)
-    assert f"mean return of 5 episodes {summary['last_evaluation']:.1f}" in done.stderr
+    assert f"mean return of 5 episodes {return_text(summary['last_evaluation'])}" in done.stderr
 
 
 def test_evaluation_steps_are_not_the_runs(evaluated: tuple[Path, Done]) -> None:

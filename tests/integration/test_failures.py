@@ -1,5 +1,6 @@
 """Whatever part fails, `seedbed train` ends within seconds, says why, and leaves nothing behind."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -99,5 +100,6 @@ def test_failure_ends_the_run(part: str, launcher: Launcher, started: dict[str, 
     assert process.status(seconds=40) == 1, process.stderr
     assert launcher.left_by(process) == []
     assert process.stderr.count(FAILED[part]) >= 1, process.stderr
+    assert re.search(r"INFO failed at step [\d,]+ of 10,000,000; (not )?saved\n", process.stderr)
     assert "Traceback" in process.stderr, "expected the way to the failure"
     assert process.stdout == ""

@@ -52,6 +52,20 @@ def make_env():
     return Chatty(gymnasium.make("CartPole-v1", max_episode_steps=5))
 """
 
+IMPATIENT = """
+import os
+import signal
+import gymnasium
+
+class Impatient(gymnasium.Wrapper):
+    def reset(self, **keywords):
+        os.kill(os.getppid(), signal.SIGTERM)
+        signal.pause()
+
+def make_env():
+    return Impatient(gymnasium.make("CartPole-v1"))
+"""
+
 STRANGER = """
 import sys
 for package in ("learner", "actor", "protos"):
@@ -140,6 +154,14 @@ def test_evaluate_prints_nothing_else(logdir: Path, tmp_path: Path) -> None:
     assert result["returns"] == [5.0] * 3, "expected episodes that are cut after 5 steps"
     assert "hello from reset" in done.stderr
     assert "hello from a child" in done.stderr
+
+
+def test_evaluate_says_which_signal_ended_it(logdir: Path, tmp_path: Path) -> None:
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    done = seedbed("evaluate", *options(logdir=logdir, env=f"{tmp_path}/impatient.py:make_env"))
+    assert (done.status, done.stdout) == (0, "")
+    said = "SIGTERM: ending without a result; a second signal ends the process at once"
+    assert said in done.stderr
 
 
 def test_evaluate_of_no_run(tmp_path: Path) -> None:

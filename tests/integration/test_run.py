@@ -58,6 +58,8 @@ def test_what_a_run_leaves(finished: tuple[Path, Done]) -> None:
     assert done.status == 0, done.stderr
     assert done.stdout == ""
     assert f"new run in {logdir}" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith("finished: --total-steps 1500 is reached; saved")
 
     summary = read_json(logdir / "summary.json")
     assert set(summary) >= SUMMARY_FIELDS
@@ -94,8 +96,52 @@ def test_finished_run_says_so(logdir: Path) -> None:
     ):
         done = seedbed("train", *arguments)
         assert done.status == 0, done.stderr
-        assert "this run has reached its end already" in done.stderr
+        assert (
+            f"{logdir}: this run has reached its end already, --total-steps 1500: raise that to go on"
+            in (done.stderr)
+        )
     assert read_json(logdir / "summary.json") == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"listen": "0.0.0.0:0"}, "can be reached from other machines"),
+        ({"metrics_listen": "7790"}, "--metrics-listen 7790: expected HOST:PORT"),
+        ({"torso": "deep"}, "--torso deep needs an image"),
+        ({"env": "CartPole-v9"}, "environment CartPole-v9: "),
+    ],
+)
+def test_a_start_that_fails_leaves_nothing(tmp_path: Path, changes: dict[str, str], said: str) -> None:
+    done = train(tmp_path / "runs" / "run", **changes)
+    assert done.status in (1, 2)
+    assert said in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["train", "learner"])
+def test_a_missing_environment_is_said_once_and_ends_the_start(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless() -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr("learner.run.import_tensorflow", endless)
+    chosen = {"env": "CartPole-v9", "logdir": tmp_path / "run", "listen": f"unix:{tmp_path}/s"}
+    actors = {"num_actors": 2, "eval_interval": 100} if command == "train" else {}
+    done = seedbed(command, *options(**chosen, **actors))
+    assert done.status == 1
+    assert done.stderr.count("environment CartPole-v9: ") == 1
+    assert "environment CartPole-v9: " in done.stderr.splitlines()[-1]
+
+
+def test_steps_without_a_checkpoint_are_lost_with_a_warning(logdir: Path) -> None:
+    for path in checkpoint_paths(logdir):
+        path.unlink()
+    done = train(logdir, total_steps=200)
+    words = f"an earlier process of the run in {logdir} left no checkpoint: it begins at step 0 again"
+    assert words in done.stderr
 
 
 def test_run_goes_on_where_it_stopped(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,13 +212,14 @@ def test_no_checkpoint_that_is_whole(logdir: Path) -> None:
 def test_solved_run_ends_and_stays_ended(tmp_path: Path) -> None:
     done = train(tmp_path / "run", stop_return=5, total_steps=100_000)
     assert done.status == 0, done.stderr
+    assert done.stderr.splitlines()[-1].endswith("finished: --stop-return 5 is reached; saved")
     summary = read_json(tmp_path / "run" / "summary.json")
     assert 100 <= summary["solved_env_steps"] <= summary["env_steps"] < 100_000
     assert 0 < summary["solved_seconds"] <= summary["seconds"]
     assert summary["stop_return"] == 5
     again = train(tmp_path / "run", stop_return=5, total_steps=100_000)
     assert again.status == 0
-    assert "this run has reached its end already" in again.stderr
+    assert "this run has reached its end already, --stop-return 5: raise that to go on" in again.stderr
 
 
 def test_nothing_is_traced_after_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -365,7 +365,7 @@ def test_a_protected_run_with_actors_here_and_elsewhere(
         *options(name="elsewhere", **elsewhere, **authority.issue("actor")),
         environ={"SEEDBED_TOKEN": TOKEN},
     )
-    learner.says("elsewhere: brings 1 environments")
+    learner.says("elsewhere: brings 1 environment")
     assert refused_actor(launch, address).endswith(CLOSED)
     learner.says(HANDSHAKE + "WRONG_VERSION_NUMBER")
 

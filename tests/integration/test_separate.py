@@ -55,7 +55,7 @@ def test_actors_wait_for_the_learner_and_end_with_it(launch: Launcher, tmp_path:
         assert "the run has ended" in actor.stderr
     summary = read_json(logdir / "summary.json")
     assert summary["env_steps"] >= 6_000
-    assert learner.stderr.count("brings 1 environments") == 2
+    assert learner.stderr.count("brings 1 environment") == 2
 
 
 def test_learner_restarts_under_its_actors(launch: Launcher, tmp_path: Path) -> None:
@@ -74,13 +74,14 @@ def test_learner_restarts_under_its_actors(launch: Launcher, tmp_path: Path) -> 
     port = int(first.says(r"status page on http://127.0.0.1:0/ \(port (\d+)\)")[1])
     first.says("starting TensorFlow")
     assert "report" not in read_status(port), "there is nothing to report before training"
+    first.says("INFO waiting for the first actor\n")
     actors = [
         launch.actor(
             *options(server=address, env="CartPole-v1", num_envs=1, seed=seed, name=f"pod {seed}")
         )
         for seed in (1, 2)
     ]
-    first.says("brings 1 environments(?s:.*)brings 1 environments")
+    first.says("brings 1 environment\\n(?s:.*)brings 1 environment\\n")
     until(lambda: any((logdir / "checkpoints").glob("*.npz")), "a checkpoint")
     status = until(lambda: shows_all(read_status(port)), "a status with rates and a checkpoint")
     assert [each["client"] for each in status["sessions"]["listed"]] == ["pod 1", "pod 2"]
@@ -101,7 +102,7 @@ def test_learner_restarts_under_its_actors(launch: Launcher, tmp_path: Path) -> 
     at_version = f"(version {summary['policy_version']:,})"
 
     second = launch.seedbed("learner", *command)
-    second.says("brings 1 environments(?s:.*)brings 1 environments")
+    second.says("brings 1 environment\\n(?s:.*)brings 1 environment\\n")
     assert (
         f"resuming {logdir} at environment step {summary['env_steps']:,} {at_version}" in second.stderr
     )
@@ -129,7 +130,7 @@ def shows_all(status: dict[str, Any]) -> dict[str, Any] | None:
     """`status`, if training is under way in it."""
     listed = status.get("sessions", {"listed": []})["listed"]
     rates = [each["steps_per_second"] or 0 for each in listed]
-    whole = len(rates) == 2 and min(rates) > 0 and status["curve"] and status["checkpoint_age_seconds"]
+    whole = len(rates) == 2 and min(rates) > 0 and status["curve"] and status["checkpoints_saved"]
     return status if whole else None
 
 

@@ -78,6 +78,11 @@ def test_signals_while_it_starts(launch: Launcher, folder: Path) -> None:
         assert process.status() == statuses[number], process.stderr
         assert launch.left_by(process) == []
         assert "Traceback" not in process.stderr
+        name = signal.Signals(number).name
+        assert f"{name}: saving and ending; a second signal ends the process at once" in process.stderr
+        last = process.stderr.splitlines()[-1]
+        assert last.endswith(f"ended by {name} before the first step: there is nothing to save")
+    assert not list(folder.glob("*/config.toml")), "expected nothing of runs that never began"
 
 
 def test_signals_and_resumption(launch: Launcher, folder: Path) -> None:
@@ -92,6 +97,11 @@ def test_signals_and_resumption(launch: Launcher, folder: Path) -> None:
     assert saved is not None
     assert saved.version == summary["policy_version"] > 0
     assert saved.metadata["episodes"]["env_steps"] == summary["env_steps"] > 0
+    assert "SIGINT: saving and ending; a second signal ends the process at once" in first.stderr
+    assert first.stderr.splitlines()[-1].endswith(
+        f"ended by SIGINT at step {summary['env_steps']:,} of 10,000,000; saved; "
+        f"the same command with --logdir {logdir} goes on"
+    )
 
     second = train(launch, folder, "run")
     said = f"resuming {logdir} at environment step {summary['env_steps']:,} (version {saved.version:,})"

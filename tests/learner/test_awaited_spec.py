@@ -39,7 +39,9 @@ def _described(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_session_decides() -> None:
     awaited = AwaitedSpec(None)
     awaited.start(Threads(on_failure=lambda: None))
+    assert (awaited.source, awaited.known()) == ("the first actor", False)
     awaited.offer(SPEC)
+    assert awaited.known()
     awaited.offer(OTHER_SPEC)
     assert awaited.wait() == SPEC
     awaited.close()
@@ -48,6 +50,7 @@ def test_the_first_session_decides() -> None:
 def test_what_is_described_goes_before_what_comes() -> None:
     awaited, threads = AwaitedSpec("Known-v0"), Threads(on_failure=lambda: None)
     awaited.offer(OTHER_SPEC)
+    assert (awaited.source, awaited.known()) == ("the environment's specs", False)
     awaited.start(threads)
     assert awaited.wait() == SPEC
     assert threads.join(PATIENCE_SECONDS) == []

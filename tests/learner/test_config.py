@@ -251,3 +251,12 @@ def test_refused_combination_ends_with_status_2_and_one_line(
 def test_importing_options_imports_no_tensorflow() -> None:
     code = "import learner.config, sys; sys.exit('tensorflow' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("option", ["listen", "health_listen"])
+@pytest.mark.parametrize("address", ["7790", "localhost", "0.0.0.0:99999", "unix:", ":1"])
+def test_what_is_no_address_is_refused_as_such_before_all_else(option: str, address: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        LearnerOptions(**{option: address})  # type: ignore[arg-type]
+    name = option.replace("_", "-")
+    assert str(refused.value) == f"--{name} {address}: expected HOST:PORT or unix:PATH"

@@ -29,7 +29,7 @@ def test_it_gives_the_specs_as_json() -> None:
             "NameNotFound: no such environment",
         ),
         (r"import os; os.write(2, b'caf\xe9'); os._exit(4)", 4, "caf�"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9, ""),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9, "no word"),
     ],
 )
 def test_it_fails_with_the_childs_own_words(
@@ -38,7 +38,18 @@ def test_it_fails_with_the_childs_own_words(
     monkeypatch.setattr(local_actors, "actor_command", lambda *_: [sys.executable, "-c", script])
     with pytest.raises(EnvironmentFailure) as failed:
         Description("Nonsense-v0").text()
-    assert str(failed.value) == f"--env Nonsense-v0 cannot be described (status {status}):\n{words}"
+    assert str(failed.value) == f"--env Nonsense-v0 cannot be described (status {status}): {words}"
+
+
+def test_what_the_child_said_before_is_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = "import sys; sys.exit('Traceback\\n  in make_env\\nseedbed-actor: error: no ROM')"
+    monkeypatch.setattr(local_actors, "actor_command", lambda *_: [sys.executable, "-c", script])
+    with caplog.at_level("INFO"), pytest.raises(EnvironmentFailure) as failed:
+        Description("Pong").text()
+    assert str(failed.value).endswith("described (status 1): seedbed-actor: error: no ROM")
+    assert caplog.messages == ["[environment] Traceback", "[environment]   in make_env"]
 
 
 def test_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +101,7 @@ def test_closing_it_kills_the_child_and_what_that_has_started(
     asked = Asked(monkeypatch, tmp_path, WAITS)
     assert asked.process == asked.session != os.getsid(0), "so that Ctrl-C does not reach it"
     asked.description.close()
-    assert asked.failure() == "--env Slow-v0 cannot be described (status -9):\n"
+    assert asked.failure() == "--env Slow-v0 cannot be described (status -9): no word"
     asked.description.close()
 
 

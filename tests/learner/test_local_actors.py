@@ -54,6 +54,10 @@ class Words(logging.Handler):
             pass
         return message
 
+    def so_far(self) -> list[str]:
+        """All messages that nobody has taken."""
+        return [self._messages.get_nowait() for _ in range(self._messages.qsize())]
+
     def next_pid(self) -> int:
         """Process id that the next process says to be ready with."""
         return int(self.next_with("ready").split()[-1])
@@ -143,6 +147,29 @@ def test_error_of_an_actor_is_a_failure_with_its_last_words(learner: Learner) ->
     assert learner.failure() == (
         "actor 0 failed: WorkerFailure: it ended with status 3; its last words: ValueError: no ROM"
     )
+
+
+REFUSED = SAY + "say('made'); say('seedbed-actor: error: no ROM'); sys.exit(1)"
+
+
+def test_an_error_is_said_once_by_whom_it_ends(
+    learner: Learner, words: Words, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner.start(REFUSED, REFUSED, REFUSED)
+    assert learner.failure().endswith(
+        "it ended with status 1; its last words: seedbed-actor: error: no ROM"
+    )
+    assert learner.threads.join(LIMIT_SECONDS) == []
+    assert sorted(words.so_far()) == [f"[actor {index}] made" for index in range(3)]
+    assert "failed too" not in caplog.text
+
+
+def test_an_error_while_actors_are_closed_is_in_the_log(learner: Learner, words: Words) -> None:
+    script = "signal.signal(signal.SIGTERM, lambda *_: sys.exit('seedbed-actor: error: cannot close'))\n"
+    actors = learner.start(SAY + script + HOLD)
+    words.next_pid()
+    actors.close(LIMIT_SECONDS)
+    words.next_with("[actor 0] seedbed-actor: error: cannot close")
 
 
 def test_words_that_are_no_text_are_handed_on_as_far_as_they_are(learner: Learner) -> None:

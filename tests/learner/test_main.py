@@ -31,6 +31,8 @@ REQUIRED = {
     "tune": ["--env=x"],
 }
 
+TRAIN_HELP = "seedbed train --help lists all options"
+
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -147,13 +149,25 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str], argument: str) -> N
     ("argv", "message"),
     [
         ("train", "--env is required: local actors need to know what to step"),
-        ("train --env=x --lr 1", "unrecognized arguments: --lr 1"),
-        ("train --env=x --conf=a.toml", "unrecognized arguments: --conf=a.toml"),
-        ("train --env=x --pres=atari", "unrecognized arguments: --pres=atari"),
-        ("train --env=x stray", "unrecognized arguments: stray"),
+        (
+            "train --env=x --lr 1",
+            f"unrecognized arguments: --lr 1; {TRAIN_HELP}",
+        ),
+        (
+            "train --env=x --conf=a.toml",
+            f"unrecognized arguments: --conf=a.toml; did you mean --config? {TRAIN_HELP}",
+        ),
+        (
+            "train --env=x --pres=atari",
+            f"unrecognized arguments: --pres=atari; did you mean --preset? {TRAIN_HELP}",
+        ),
+        ("train --env=x stray", f"unrecognized arguments: stray; {TRAIN_HELP}"),
         ("train --env", "argument --env: expected one argument"),
         ("train --env=x --config", "argument --config: expected one argument"),
-        ("learner --num-actors=2", "unrecognized arguments: --num-actors=2"),
+        (
+            "learner --num-actors=2",
+            "unrecognized arguments: --num-actors=2; seedbed learner --help lists all options",
+        ),
         ("train --env=x --unroll-length=1.5", "--unroll-length: expected int, found 1.5"),
         ("train --env=x --unroll-length=true", "--unroll-length: expected int, found True"),
         ("train --env=x --unroll-length=", "--unroll-length: expected int, found "),
@@ -227,11 +241,17 @@ def test_every_option_refuses_other_types_and_values_out_of_bounds(
     [
         ("unroll_length = 'long'", "--unroll-length: expected int, found long"),
         ("unroll_length = true", "--unroll-length: expected int, found True"),
-        ("unroll_lenght = 3", "Option 'unroll_lenght' is not accepted"),
+        (
+            "unroll_lenght = 3",
+            f"Option 'unroll_lenght' is not accepted; did you mean --unroll-length? {TRAIN_HELP}",
+        ),
         ("unroll_length = 0", "--unroll-length 0: expected at least 1"),
         ("preset = 'mujoco'", f"--preset mujoco: expected auto or one of {', '.join(PRESETS)}"),
         ("discount = nan", "--discount nan: expected a finite number"),
-        ("[section]\ndiscount = 1", "Option 'section.discount' is not accepted"),
+        (
+            "[section]\ndiscount = 1",
+            f"Option 'section.discount' is not accepted; did you mean --discount? {TRAIN_HELP}",
+        ),
         ("discount = = 1", "Problems parsing config: Invalid value (at line 1, column 12)"),
     ],
 )

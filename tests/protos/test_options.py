@@ -98,8 +98,16 @@ def test_flags_stand_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--limit-seconds", "x"], "--limit-seconds: expected float, found x"),
         (["--sizes", "[1,x]"], "--sizes: expected tuple[int, ...], found [1,x]"),
         (["--count"], "argument --count: expected one argument"),
-        (["--cuont", "1"], "unrecognized arguments: --cuont 1"),
-        (["stray"], "unrecognized arguments: stray"),
+        (
+            ["--cuont", "1"],
+            "unrecognized arguments: --cuont 1; did you mean --count? toy --help lists all options",
+        ),
+        (
+            ["--no-dyr-run"],
+            "unrecognized arguments: --no-dyr-run; did you mean --dry-run? toy --help lists all options",
+        ),
+        (["--zzz=1"], "unrecognized arguments: --zzz=1; toy --help lists all options"),
+        (["stray"], "unrecognized arguments: stray; toy --help lists all options"),
         (["--count", "10"], "--count 10: expected at most 9"),
         (["--count", "-1"], "--count -1: expected at least 0"),
         (["--rate", "0"], "--rate 0.0: expected more than 0"),
@@ -119,7 +127,7 @@ def test_refusals(argv: list[str], message: str, capsys: pytest.CaptureFixture[s
     ("text", "message"),
     [
         ('count = "x"', "--count: expected int, found x"),
-        ("cuont = 1", "'cuont' is not accepted"),
+        ("cuont = 1", "'cuont' is not accepted; did you mean --count? toy --help lists all options"),
         ("count =", "Problems parsing config"),
         ('kind = "odd"', "--kind: expected slow or fast, found odd"),
     ],

@@ -46,6 +46,9 @@ def test_plain_line_says_everything() -> None:
     [
         ({"mean_return_100": None, "episodes": 0}, "no episode yet"),
         ({"episodes": 7}, "7 episodes, mean return 312.4 of the last 7"),
+        ({"mean_return_100": 0.9123}, "mean return 0.912 of the last 100"),
+        ({"mean_return_100": -21.5}, "mean return -21.50 of the last 100"),
+        ({"env_steps": 1_246, "total_steps": 1_000}, "step 1,246 of 1,000 (100 %), "),
         ({"steps_per_second": 0.0}, "- left"),
         ({"steps_per_second": 100.0}, "1:03:20 left"),
         ({"policy_lag": None}, "policy lag -"),

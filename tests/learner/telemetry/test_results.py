@@ -35,7 +35,7 @@ def test_files_and_a_last_line(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert json.loads((tmp_path / "summary.json").read_text())["policy_version"] == 7
     assert (tmp_path / "learning_curve.png").exists()
     assert caplog.messages == [
-        "600 environment steps in 60.0 s (10 steps/s), 2 episodes, mean return of the last 2: 1.5; "
+        "600 environment steps in 60.0 s (10 steps/s), 2 episodes, mean return of the last 2: 1.500; "
         f"see {tmp_path}"
     ]
 

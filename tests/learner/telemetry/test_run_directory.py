@@ -57,9 +57,67 @@ def test_the_same_settings_go_on_and_free_ones_may_change(tmp_path: Path) -> Non
     RunDirectory(tmp_path, OPTIONS).close()
     longer = replace(OPTIONS, total_steps=2_000_000, num_actors=5)
     run = RunDirectory(tmp_path, longer)
-    assert run.resumed
     assert read_config(tmp_path)["total_steps"] == 2_000_000
     run.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "resumed"),
+    [
+        ("", False),
+        ('{"env_steps": 0}\n', False),
+        ('{"env_steps": 0}\n{"env_steps": 8, "loss": null}\n', True),
+        ('{"env_steps": 8}\n{"env_st', True),
+        ("no JSON\n[]\n", False),
+    ],
+)
+def test_a_run_is_resumed_where_an_earlier_process_made_steps(
+    tmp_path: Path, lines: str, resumed: bool
+) -> None:
+    RunDirectory(tmp_path, OPTIONS).close()
+    (tmp_path / "metrics.jsonl").write_text(lines)
+    run = RunDirectory(tmp_path, OPTIONS)
+    assert run.resumed == resumed
+    run.close()
+
+
+def test_a_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
+    RunDirectory(tmp_path, OPTIONS).close()
+    (tmp_path / "checkpoints" / "step_000000001.npz").touch()
+    run = RunDirectory(tmp_path, OPTIONS)
+    assert run.resumed
+    run.close()
+
+
+def test_what_a_run_that_never_began_made_is_removed(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "runs" / "cartpole", OPTIONS)
+    run.discard_unused()
+    run.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_others_made_stays(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    run = RunDirectory(tmp_path / "runs" / "cartpole", OPTIONS)
+    (tmp_path / "runs" / "cartpole" / "notes.txt").touch()
+    run.discard_unused()
+    run.close()
+    assert [path.name for path in (tmp_path / "runs").rglob("*")] == ["cartpole", "notes.txt"]
+    RunDirectory(tmp_path / "other", OPTIONS).close()
+    again = RunDirectory(tmp_path / "other", OPTIONS)
+    again.discard_unused()
+    again.close()
+    assert (tmp_path / "other" / "config.toml").exists()
+
+
+@pytest.mark.parametrize("result", ["checkpoints/step_000000001.npz", "metrics.jsonl", "summary.json"])
+def test_a_run_that_left_something_is_kept(tmp_path: Path, result: str) -> None:
+    run = RunDirectory(tmp_path / "run", OPTIONS)
+    (run.path / result).write_text("{}\n")
+    run.discard_unused()
+    run.close()
+    assert (run.path / result).exists()
+    assert (run.path / "config.toml").exists()
 
 
 def test_other_settings_are_refused_with_what_differs_and_the_way_out(tmp_path: Path) -> None:
@@ -160,9 +218,7 @@ def test_a_learner_of_another_process_is_seen_and_its_death_releases_the_directo
             RunDirectory(tmp_path, LearnerOptions())
         holder.communicate("")
     assert holder.returncode == 1
-    run = RunDirectory(tmp_path, LearnerOptions())
-    assert run.resumed
-    run.close()
+    RunDirectory(tmp_path, LearnerOptions()).close()
 
 
 def test_summary_holds_the_result(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_before_training_the_phase_is_known_and_nothing_else() -> None:
         },
         "age_seconds": None,
         "checkpoint_age_seconds": None,
+        "checkpoints_saved": 0,
         "curve": [],
         "evaluations": [],
         "problems": [],
@@ -136,14 +137,18 @@ def test_versions_are_counted() -> None:
     assert watched.json()["sessions"]["versions"] == [["0.1.0", 2], ["", 1]]
 
 
-def test_a_checkpoint_is_as_old_as_the_interval_that_counted_it() -> None:
+def test_the_newest_checkpoint_is_as_old_as_for_prometheus() -> None:
     watched = Watched()
-    watched.show({"checkpoints/saved": 0.0})
-    assert watched.json()["checkpoint_age_seconds"] is None
-    watched.show({"checkpoints/saved": 1.0})
+    watched.show({"checkpoints/saved": 0, "checkpoints/age_seconds": 30.0})
     watched.now += 9.0
-    watched.show({"checkpoints/saved": 1.0})
-    assert watched.json()["checkpoint_age_seconds"] == 10.0
+    state = watched.json()
+    assert (state["checkpoints_saved"], state["checkpoint_age_seconds"]) == (0, 40.0)
+    watched.show({"checkpoints/saved": 1, "checkpoints/age_seconds": 2.0})
+    state = watched.json()
+    assert (state["checkpoints_saved"], state["checkpoint_age_seconds"]) == (1, 3.0)
+    # Another learner than a group's first one saves none.
+    watched.show({})
+    assert watched.json()["checkpoint_age_seconds"] is None
 
 
 def test_the_curve_is_cut_to_a_pictures_points_up_to_the_newest() -> None:

@@ -94,7 +94,15 @@ class Window:
             evaluation=200.0,
             training={"loss": 0.125},
         )
-        self.status.show(report, {"queue/depth": 3, "queue/capacity": 8, "checkpoints/saved": 1})
+        self.status.show(
+            report,
+            {
+                "queue/depth": 3,
+                "queue/capacity": 8,
+                "checkpoints/saved": 1,
+                "checkpoints/age_seconds": 0.0,
+            },
+        )
 
     def train(self) -> None:
         """Be in the middle of training."""

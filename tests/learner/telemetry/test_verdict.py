@@ -58,6 +58,21 @@ def report(**values: Any) -> Report:
             "actors idle 50 %",
         ),
         (
+            {"training_busy": 0.08, "inference_busy": 0.17, "actors_idle": 0.41},
+            "round trips: training busy 8 %, inference busy 17 %, inference batch 11 of 64, "
+            "actors idle 41 %",
+        ),
+        (
+            {"training_busy": 0.1, "inference_busy": 0.1, "actors_idle": 0.4, "event_loop_busy": 0.9},
+            "balanced: training busy 10 %, inference busy 10 %, inference batch 11 of 64, "
+            "actors idle 40 %",
+        ),
+        (
+            {"training_busy": 0.1, "inference_busy": 0.1, "actors_idle": 0.4, "queue_depth": 16},
+            "balanced: training busy 10 %, inference busy 10 %, inference batch 11 of 64, "
+            "actors idle 40 %",
+        ),
+        (
             # A full queue says that acting waits, so the actors cannot be what is slow.
             {"training_busy": 0.5, "inference_busy": 0.5, "actors_idle": 0.1, "queue_depth": 16},
             "balanced: training busy 50 %, inference busy 50 %, inference batch 11 of 64, "
