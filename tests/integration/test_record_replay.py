@@ -296,7 +296,7 @@ def test_what_the_learner_must_refuse_is_told_as_a_difference(
 ) -> None:
     recorded.record(lambda learner: say_steps(learner, 1))
     change(recorded.file, Kind.RECEIVED, message.SerializeToString())
-    with LogLines("learner.replaying"), Learner(other) as learner:
+    with LogLines("learner.replay_stream"), Learner(other) as learner:
         assert recorded.replay(learner) == 1
     found = result(capsys)
     assert found["refused"] == {"INVALID_ARGUMENT": 1}
@@ -409,7 +409,7 @@ def test_a_learner_that_decides_otherwise(
     expected: str,
 ) -> None:
     recorded.record(say_much)
-    with LogLines("learner.replaying") as log, Learner(other, **changes) as learner:
+    with LogLines("learner.replay_stream") as log, Learner(other, **changes) as learner:
         assert recorded.replay(learner) == 1
     assert expected in log.lines()
     assert expected in result(capsys)["first_differences"]
@@ -428,7 +428,7 @@ def test_a_session_that_is_not_resumed_now(recorded: Recorded, other: str) -> No
         record.ended(grpc.StatusCode.OK, "")
     recorder.start()
     recorder.close()
-    with LogLines("learner.replaying") as log, Learner(other) as learner:
+    with LogLines("learner.replay_stream") as log, Learner(other) as learner:
         assert recorded.replay(learner) == 1
     assert log.lines() == ["stream 2: expected the session to be resumed, found a fresh lease"]
 
@@ -442,7 +442,7 @@ def test_a_step_that_is_accepted_now(recorded: Recorded, other: str) -> None:
             stream.ended()
 
     recorded.record(refuse)
-    with LogLines("learner.replaying") as log, Learner(other) as learner:
+    with LogLines("learner.replay_stream") as log, Learner(other) as learner:
         assert recorded.replay(learner) == 1
     assert log.lines() == [
         "stream 1: expected INTERNAL: ZeroDivisionError in the learner; see its log, found that it was "
@@ -452,7 +452,7 @@ def test_a_step_that_is_accepted_now(recorded: Recorded, other: str) -> None:
 
 def test_a_step_that_is_refused_now(recorded: Recorded, other: str) -> None:
     recorded.record(say_little)
-    with LogLines("learner.replaying") as log, Learner(other) as learner:
+    with LogLines("learner.replay_stream") as log, Learner(other) as learner:
         learner.on_step = lambda request: 1 // 0
         assert recorded.replay(learner) == 1
     assert log.lines() == [
@@ -471,9 +471,9 @@ def test_another_refusal_than_then(recorded: Recorded, other: str) -> None:
                 stream.ended()
 
     recorded.record(refuse)
-    with LogLines("learner.replaying") as log, Learner(other, capacity=6) as learner:
+    with LogLines("learner.replay_stream") as log, Learner(other, capacity=6) as learner:
         assert recorded.replay(learner) == 0, "as full as the other one"
-    with LogLines("learner.replaying") as log, Learner(other, max_rows=5, capacity=4) as learner:
+    with LogLines("learner.replay_stream") as log, Learner(other, max_rows=5, capacity=4) as learner:
         assert recorded.replay(learner) == 1
     assert [line.partition(":")[0] for line in log.lines()] == ["stream 1", "stream 2"]
     assert "expected RESOURCE_EXHAUSTED: " in log.lines()[1]
@@ -482,7 +482,7 @@ def test_another_refusal_than_then(recorded: Recorded, other: str) -> None:
 
 def test_actions_of_another_shape(recorded: Recorded, other: str) -> None:
     recorded.record(say_little)
-    with LogLines("learner.replaying") as log, Learner(other) as learner:
+    with LogLines("learner.replay_stream") as log, Learner(other) as learner:
         learner.on_step = lambda request: request.reply(np.zeros((1, 2), np.int64), 7)
         assert recorded.replay(learner) == 1
     assert log.lines() == ["stream 1: expected actions of 8 bytes for step 1, found 16 bytes"]
@@ -490,7 +490,7 @@ def test_actions_of_another_shape(recorded: Recorded, other: str) -> None:
 
 def test_a_learner_that_does_not_answer(recorded: Recorded, other: str) -> None:
     recorded.record(say_little)
-    with LogLines("learner.replaying") as log, Learner(other) as learner:
+    with LogLines("learner.replay_stream") as log, Learner(other) as learner:
         learner.on_step = lambda request: None
         assert recorded.replay(learner, answer_timeout_seconds=0.2) == 1
     assert log.lines() == ["stream 1: expected actions for step 1, found nothing within 0.2 s"]
