@@ -120,7 +120,8 @@ def test_a_pipe_is_refused_and_not_waited_for(read: object, tmp_path: Path) -> N
     with pytest.raises(ConfigError) as refused:
         read(str(pipe), "--token-file")
     assert str(refused.value) == (
-        f"--token-file {pipe}: expected a regular file, which can be read again, found a pipe or a device"
+        f"--token-file {pipe}: expected a regular file, which can be read again, found a pipe or a "
+        "device"
     )
 
 
