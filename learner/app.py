@@ -15,6 +15,7 @@ from learner.agents.build import make_agent
 from learner.config import LearnerOptions
 from learner.evaluator import Evaluator, Snapshot
 from learner.experience.build import make_experience
+from learner.experience.memory import check_memory
 from learner.group import ALONE, Group
 from learner.serving.acting import Acting
 from learner.serving.leases import Lane
@@ -76,6 +77,7 @@ class Learner:
         # Room for the leases of actors that were killed, which last a while, beside their heirs'.
         slots = options.max_environments or 4 * local_environments or 1024
         max_rows = options.inference_batch_size or local_environments or min(256, slots)
+        check_memory(options, spec.observation, max_rows=max_rows, environments=local_environments)
 
         # The agent, and the copy of its policy that acts.
         self.agent = make_agent(options, spec, seed=options.seed, learners=group or ALONE)

@@ -45,7 +45,9 @@ def read_authorities(path: str, option: str) -> bytes:
     """
     contents = read_public(path, option)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        # Bundles name whose certificates they hold, and not all names are ASCII.
+        text = contents.decode("ascii", errors="backslashreplace")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{option} {path}: expected certificates, PEM; {error}") from error
     return contents

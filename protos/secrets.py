@@ -3,7 +3,6 @@
 import ipaddress
 import os
 import stat
-from pathlib import Path
 
 from protos.addresses import host_and_port
 from protos.errors import ConfigError
@@ -18,37 +17,62 @@ MIN_TOKEN_LENGTH = 16
 """Shorter tokens can be guessed."""
 
 
+MAX_SECRET_BYTES = 1 << 20
+MAX_PUBLIC_BYTES = 1 << 24
+"""What is larger is another file: the authorities of the whole web take 300 kB."""
+
+
 def read_public(path: str, option: str) -> bytes:
     """The contents of a file that is no secret, such as a certificate.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read, is no regular file, or is far too large.
     """
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise _unreadable(path, option, error) from error
+    return _read(path, option, MAX_PUBLIC_BYTES)[0]
 
 
 def read_secret(path: str, option: str) -> bytes:
     """The contents of a file that only its owner, and perhaps its group, may read.
 
     Raises:
-        ConfigError: it cannot be read, or everybody can read or write it.
+        ConfigError: it cannot be read, is no regular file, is far too large, or everybody can read or
+            write it.
     """
-    try:
-        # What is checked is what is read, whatever the name comes to mean in between.
-        with Path(path).open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            contents = file.read()
-    except OSError as error:
-        raise _unreadable(path, option, error) from error
+    contents, mode = _read(path, option, MAX_SECRET_BYTES)
     # The group may: Kubernetes gives a pod its secrets by its group (fsGroup).
     if mode & stat.S_IRWXO:
         raise ConfigError(
             f"{option} {path} has mode {mode:04o}, and holds a secret that others can reach: chmod o= it"
         )
     return contents
+
+
+def _read(path: str, option: str, most: int) -> tuple[bytes, int]:
+    """A regular file's contents and permissions. Never waits: who asks may be the event loop.
+
+    Raises:
+        ConfigError: it cannot be read, is no regular file, or has more than `most` bytes.
+    """
+    try:
+        # What is checked is what is read, whatever the name comes to mean in between.
+        with open(path, "rb", opener=_open_at_once) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise ConfigError(
+                    f"{option} {path}: expected a regular file, which can be read again, found a pipe "
+                    "or a device"
+                )
+            contents = file.read(most + 1)
+    except OSError as error:
+        raise _unreadable(path, option, error) from error
+    if len(contents) > most:
+        raise ConfigError(f"{option} {path}: expected a file of at most {most} bytes, found more")
+    return contents, stat.S_IMODE(mode)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting, for ever perhaps, for somebody to write into a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _unreadable(path: str, option: str, error: OSError) -> ConfigError:

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from learner.experience.trajectory import Tensor
+from learner.memory_limit import require_memory
 
 RELU_GAIN = math.sqrt(2.0)
 """Gain of orthogonal initialization that keeps the variance through a ReLU or tanh."""
@@ -32,7 +33,11 @@ def orthogonal(rng: np.random.Generator, gain: float) -> Any:
 
 
 class Dense:
-    """x [N, inputs] to activation(x W + b) [N, units]."""
+    """x [N, inputs] to activation(x W + b) [N, units].
+
+    Raises:
+        ConfigError: its weights cannot fit into memory.
+    """
 
     def __init__(
         self,
@@ -44,6 +49,14 @@ class Dense:
         activation: str | None = None,
     ) -> None:
         self.units = units
+        # Its gradient and the copy that acts are as large as itself, and stand beside it where there is
+        # no other device; from that, checkpoints bring it here.
+        copies = 1 if tf.config.list_physical_devices("GPU") else 3
+        require_memory(
+            copies * 4 * inputs * units,
+            f"a dense layer of {inputs} inputs and {units} units",
+            "make observations smaller, or the network by --hidden-sizes, --torso or --frame-stack",
+        )
         self._layer = keras.layers.Dense(
             units, activation=activation, kernel_initializer=orthogonal(rng, gain)
         )

@@ -86,7 +86,8 @@ def make_experience(
         lock_step: acting waits for the weights that come of what it has finished.
 
     Raises:
-        ConfigError: the replay does not fit the policy or its memory limit.
+        ConfigError: the replay does not fit the policy or its memory limit, or the system refuses so
+            much memory.
     """
     capacity = _queue_capacity(options, lock_step)
     queue = UnrollQueue(capacity, lock_step=lock_step)
@@ -95,7 +96,7 @@ def make_experience(
     kept = replay_columns(options, layout) if options.replays else options.batch_size
     moving = capacity + num_slots if options.replays else 0
     columns = pool_columns(num_slots, capacity, kept + moving)
-    pool = UnrollPool(layout, options.unroll_length, columns)
+    pool = _make_pool(options, layout, columns, num_slots)
     writer = UnrollWriter(pool, queue, num_slots)
     source: BatchSource
     if options.replays:
@@ -103,6 +104,20 @@ def make_experience(
         return Experience(queue, writer, Prefetcher(source, to_device), source)
     source = FreshBatches(queue, pool, options.batch_size)
     return Experience(queue, writer, Prefetcher(source, to_device), None)
+
+
+def _make_pool(options: LearnerOptions, layout: Layout, columns: int, num_slots: int) -> UnrollPool:
+    try:
+        return UnrollPool(layout, options.unroll_length, columns)
+    except (MemoryError, ValueError) as error:
+        # Nothing of it would be touched before it is needed, and yet systems refuse what is more than
+        # they have; NumPy, what no system can address.
+        size = bytes_per_column(layout, options.unroll_length)
+        raise ConfigError(
+            f"{columns} unrolls of {size} bytes, as --max-environments {num_slots} may need, are "
+            f"{columns * size / 1e9:.3g} GB, more than the system gives: lower --max-environments, "
+            "--unroll-length, or --replay-gigabytes or --queue-capacity if these are large"
+        ) from error
 
 
 def _queue_capacity(options: LearnerOptions, lock_step: bool) -> int:

@@ -69,6 +69,18 @@ def test_some_skipped_updates_are_a_warning(learner: Learner, caplog: pytest.Log
     ]
 
 
+def test_what_cannot_fit_is_refused_before_the_agent_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("the agent was made")
+
+    monkeypatch.setattr("learner.app.make_agent", refuse)
+    monkeypatch.setattr("learner.memory_limit.memory_limit", lambda: 10)
+    with pytest.raises(ConfigError, match="policy calls for 2 environments, of"):
+        make_learner(tmp_path)
+
+
 def test_a_resumed_run_is_not_judged_by_what_was_skipped_before(
     learner: Learner, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,5 +1,6 @@
 """Files that hold secrets, the tokens in them, and addresses of this machine alone."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,38 @@ def test_addresses_of_this_machine_alone(address: str) -> None:
 )  # fmt: skip
 def test_addresses_that_others_may_reach(address: str) -> None:
     assert not is_private(address)
+
+
+@pytest.mark.parametrize("read", [read_public, read_secret])
+def test_a_pipe_is_refused_and_not_waited_for(read: object, tmp_path: Path) -> None:
+    """Its reader would wait until somebody writes: a learner's event loop, for ever."""
+    assert callable(read)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    with pytest.raises(ConfigError) as refused:
+        read(str(pipe), "--token-file")
+    assert str(refused.value) == (
+        f"--token-file {pipe}: expected a regular file, which can be read again, found a pipe or a "
+        "device"
+    )
+
+
+@pytest.mark.parametrize("read", [read_public, read_secret])
+def test_a_device_that_has_no_end_is_refused(read: object) -> None:
+    assert callable(read)
+    with pytest.raises(ConfigError, match="found a pipe or a device"):
+        read("/dev/zero", "--tls-key")
+
+
+@pytest.mark.parametrize(("read", "most"), [(read_public, 1 << 24), (read_secret, 1 << 20)])
+def test_a_file_that_is_far_too_large(read: object, most: int, file: Path) -> None:
+    assert callable(read)
+    with file.open("r+b") as opened:
+        opened.truncate(most)
+    assert len(read(str(file), "--tls-ca")) == most
+    with file.open("r+b") as opened:
+        # Takes no room on the disk, and would take as much memory.
+        opened.truncate(1 << 40)
+    with pytest.raises(ConfigError) as refused:
+        read(str(file), "--tls-ca")
+    assert str(refused.value) == f"--tls-ca {file}: expected a file of at most {most} bytes, found more"

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from learner.agents.layers import Conv
+from learner.agents.layers import Conv, Dense
 from learner.agents.memory import Frames, FrameStack
 from learner.agents.torsos import Deep, Shallow, channels_first, vector
+from protos.errors import ConfigError
 from protos.specs import ArraySpec
 from tests import reference
 
@@ -152,6 +153,14 @@ def test_the_deep_torso_sees_the_stack(shape: tuple[int, ...]) -> None:
 
     images = tf.constant(interleaved(stacks)[:, None])
     np.testing.assert_allclose(found, plain(Frames(images)), rtol=1e-5)
+
+
+def test_a_dense_layer_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large images end in one of gigabytes, which the kernel would answer by ending the process."""
+    monkeypatch.setattr("learner.memory_limit.memory_limit", lambda: 12_000)
+    Dense(100, 10, np.random.default_rng(0))
+    with pytest.raises(ConfigError, match="a dense layer of 100 inputs and 11 units: expected at least"):
+        Dense(100, 11, np.random.default_rng(0))
 
 
 def test_a_stack_as_a_vector() -> None:

@@ -101,11 +101,29 @@ def test_the_replay_keeps_what_the_smaller_limit_allows() -> None:
 def test_a_memory_limit_below_what_training_needs_is_refused_with_the_way_out() -> None:
     size = bytes_per_column(LAYOUT, 2)
     with pytest.raises(
-        ConfigError, match=r"holds 3 unrolls of .* needs 8 transitions: raise it to"
+        ConfigError, match=r"holds 3 unrolls of .* bytes, and training needs 8 transitions: raise it to"
     ) as e:
         make(agent="r2d2", **{**REPLAYED, "replay_gigabytes": 3.5 * size / 1e9})
     enough = float(str(e.value).split("raise it to ")[1].split(",")[0])
     make(agent="r2d2", **{**REPLAYED, "replay_gigabytes": enough * 1.01})
+
+
+@pytest.mark.parametrize("refusal", [MemoryError(), ValueError("array is too big")])
+def test_a_pool_that_the_system_refuses_says_what_it_is_for(
+    refusal: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise refusal
+
+    monkeypatch.setattr("learner.experience.unrolls.np.empty", refuse)
+    size = bytes_per_column(LAYOUT, 1000)
+    with pytest.raises(ConfigError) as refused:
+        make(agent="vtrace", unroll_length=1000, batch_size=8)
+    assert str(refused.value) == (
+        f"22 unrolls of {size} bytes, as --max-environments 3 may need, are "
+        f"{22 * size / 1e9:.3g} GB, more than the system gives: lower --max-environments, "
+        "--unroll-length, or --replay-gigabytes or --queue-capacity if these are large"
+    )
 
 
 def test_lock_step_leaves_room_for_one_unroll() -> None:
