@@ -243,6 +243,9 @@ class Learner:
         return self.evaluator.evaluations.results() if self.evaluator else []
 
     def _make_rounds(self, group: Group) -> Rounds:
+        # The first one alone has restored how far the run is.
+        own = self.episodes.own_env_steps
+        self.episodes.note_others(int(group.sum(np.array([own], np.int64))[0]) - own)
         return Rounds(
             self._experience.prefetcher,
             group,

@@ -85,6 +85,7 @@ def test_a_wrong_field_would_be_noticed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_every_combination_validates(tmp_path: Path) -> None:
     choices = itertools.product(
         [("plaintext",), ("tls", "token")],

@@ -1,7 +1,9 @@
 """What the learner makes of its parts' numbers."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,13 +38,39 @@ def run_files(folder: Path) -> RunFiles:
     )
 
 
-def make_learner(folder: Path) -> Learner:
+class Second:
+    """A group of two whose first learner has restored a run of so many steps; this one is the other."""
+
+    size = 2
+    index = 1
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def from_first(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def share(self, variables: Sequence[Any]) -> None:
+        pass
+
+    def mean(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        return tensors
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        return values + self._steps
+
+    def guarded(self, function: Any) -> Any:
+        return function
+
+
+def make_learner(folder: Path, group: Any = None) -> Learner:
     return Learner(
         LearnerOptions(max_environments=2, hidden_sizes=(4,), unroll_length=2, batch_size=1),
         SPEC,
         run_files(folder),
         restored=Checkpoints(folder, 1).load_latest(),
         registry=Registry(),
+        group=group,
     )
 
 
@@ -67,6 +95,12 @@ def test_some_skipped_updates_are_a_warning(learner: Learner, caplog: pytest.Log
         "2 of 5 updates were skipped: their loss or gradient was not finite",
         "1 of 2 updates were skipped: their loss or gradient was not finite",
     ]
+
+
+def test_all_of_a_group_know_how_far_a_resumed_run_is(tmp_path: Path) -> None:
+    learner = make_learner(tmp_path, Second(12_345))
+    assert learner.report(SERVING).env_steps == 12_345
+    assert learner.episodes.own_env_steps == 0
 
 
 def test_what_cannot_fit_is_refused_before_the_agent_is_made(
