@@ -50,7 +50,7 @@ def test_one_that_comes_while_the_handlers_are_set_is_heard(monkeypatch: pytest.
 
     monkeypatch.setattr(signal, "signal", set_and_send)
     woken = threading.Event()
-    with ending_signals(woken.set) as received:
+    with ending_signals(lambda name: woken.set()) as received:
         assert woken.wait(10)
         assert received.status == 130
 
