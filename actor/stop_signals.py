@@ -62,7 +62,7 @@ class StopSignals:
 
     def _restore(self) -> None:
         while self._former:
-            signal.signal(*self._former.popitem())  # type: ignore[arg-type]  # what signal() returned
+            signal.signal(*self._former.popitem())  # type: ignore[arg-type]  # its type is not public
 
     def is_set(self) -> bool:
         """Whether a signal came. Takes the signals back where an environment has set its own handlers:

@@ -13,10 +13,10 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks for modules beside this file only
 
-from actor.config import ActorOptions  # noqa: E402
-from learner.agent_options import AgentOptions  # noqa: E402
-from learner.algorithm_options import AlgorithmOptions  # noqa: E402
-from learner.config import (  # noqa: E402
+from actor.config import ActorOptions  # noqa: E402 - found by that path
+from learner.agent_options import AgentOptions  # noqa: E402 - found by that path
+from learner.algorithm_options import AlgorithmOptions  # noqa: E402 - found by that path
+from learner.config import (  # noqa: E402 - found by that path
     FREE_ON_RESUME,
     EvaluateOptions,
     ExportOptions,
@@ -24,9 +24,9 @@ from learner.config import (  # noqa: E402
     ReplayOptions,
     TrainOptions,
 )
-from learner.planning.options import PlanOptions, TuneOptions  # noqa: E402
-from learner.presets import AGENT_DEFAULTS, PRESETS  # noqa: E402
-from protos.options import flag, option_names  # noqa: E402
+from learner.planning.options import PlanOptions, TuneOptions  # noqa: E402 - found by that path
+from learner.presets import AGENT_DEFAULTS, PRESETS  # noqa: E402 - found by that path
+from protos.options import flag, option_names  # noqa: E402 - found by that path
 
 PAGE = ROOT / "docs" / "options.md"
 

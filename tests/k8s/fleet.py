@@ -69,7 +69,7 @@ class Workload:
             )
         return high
 
-    @cache  # noqa: B019 - as above
+    @cache  # noqa: B019 - a few workloads, which live as long as the tests
     def measured(self, actors: int) -> Mapping[str, float]:
         """Rates of the counters that so many actors make the learner export, and their number."""
         found = self.prediction(actors)

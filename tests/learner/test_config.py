@@ -257,6 +257,6 @@ def test_importing_options_imports_no_tensorflow() -> None:
 @pytest.mark.parametrize("address", ["7790", "localhost", "0.0.0.0:99999", "unix:", ":1"])
 def test_what_is_no_address_is_refused_as_such_before_all_else(option: str, address: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        LearnerOptions(**{option: address})  # type: ignore[arg-type]
+        LearnerOptions(**{option: address})  # type: ignore[arg-type]  # both options are text
     name = option.replace("_", "-")
     assert str(refused.value) == f"--{name} {address}: expected HOST:PORT or unix:PATH"
