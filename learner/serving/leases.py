@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -23,8 +24,17 @@ from protos.specs import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
 
-Outbox = asyncio.Queue[pb.ServerMessage | RequestError | None]
-"""What a stream sends next; an error or None ends it."""
+
+class Outbox(Protocol):
+    """The way out of one stream."""
+
+    def send(self, message: pb.ServerMessage) -> None:
+        """Send after all that was sent before. Dropped if the stream is over."""
+        ...
+
+    def end(self, error: RequestError | None) -> None:
+        """End the stream after that, with an error or well. Only the first end counts."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -147,12 +157,12 @@ class Leases:
             lease.expiry.cancel()
             lease.expiry = None
         if lease.outbox is not None:
-            lease.outbox.put_nowait(NotServing("the session goes on in another stream"))
+            lease.outbox.end(NotServing("the session goes on in another stream"))
         elif lease.lane.trains:
             self._streams += 1
             self._connected += len(lease.session.slots)
         lease.outbox = outbox
-        lease.session.attach(outbox.put_nowait)
+        lease.session.attach(outbox.send)
 
     def detach(self, lease: Lease, outbox: Outbox) -> None:
         """The stream of `outbox` is over. The lease lives on for a while, unless it has ended or the
@@ -193,7 +203,7 @@ class Leases:
         self._ending = True
         for lease in self._by_token.values():
             if lease.outbox is not None:
-                lease.outbox.put_nowait(reason)
+                lease.outbox.end(reason)
 
     def sessions(self) -> list[SessionReport]:
         """All that there are, oldest first. Any thread may ask: what is read here is set before a lease

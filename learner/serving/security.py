@@ -3,7 +3,7 @@
 import hmac
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -11,9 +11,10 @@ import grpc
 from grpc_health.v1 import health
 
 from learner.config import LearnerOptions
+from learner.serving.rpc import Rpc
 from learner.serving.sparing import SparingLog
 from protos.certificates import read_authorities, read_pair
-from protos.errors import ConfigError, Unauthenticated, to_status
+from protos.errors import ConfigError, RequestError, Unauthenticated
 from protos.secrets import AUTHORIZATION, TOKEN_VARIABLE, check_token, is_private, read_tokens
 
 logger = logging.getLogger(__name__)
@@ -82,9 +83,9 @@ class Tokens:
     def __bool__(self) -> bool:
         return bool(self._fixed or self._file)
 
-    def accept(self, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+    def accept(self, metadata: Mapping[str, str | bytes]) -> bool:
         """Whether a call's metadata carries one of the tokens."""
-        found = dict(metadata).get(AUTHORIZATION, "")
+        found = metadata.get(AUTHORIZATION, "")
         if isinstance(found, bytes):
             return False
         kind, _, token = found.partition(" ")
@@ -94,7 +95,7 @@ class Tokens:
         return kind.lower() == "bearer" and any(matches)
 
 
-class TokenInterceptor(grpc.aio.ServerInterceptor):
+class TokenGuard:
     """Refuses every call without a token but health checks, whose probes have none."""
 
     def __init__(self, tokens: Tokens) -> None:
@@ -103,28 +104,19 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         self.refused = 0
         """calls so far"""
 
-    async def intercept_service(
-        self,
-        continuation: Callable[
-            [grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any] | None"]
-        ],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> "grpc.RpcMethodHandler[Any, Any] | None":
-        is_health_check = handler_call_details.method.startswith(f"/{health.SERVICE_NAME}/")
-        if is_health_check or self._tokens.accept(handler_call_details.invocation_metadata or ()):
-            return await continuation(handler_call_details)
-        # Whatever kind of call it is: it ends before its first message.
-        return grpc.stream_stream_rpc_method_handler(self._refuse)
-
-    async def _refuse(self, requests: object, context: Any) -> None:
+    def refusal(self, rpc: Rpc) -> RequestError | None:
+        """Why the call is refused, whatever kind of call it is; None if it is not."""
+        is_health_check = rpc.method.startswith(f"/{health.SERVICE_NAME}/")
+        if not self._tokens or is_health_check or self._tokens.accept(rpc.metadata):
+            return None
         self.refused += 1
-        found = "another" if AUTHORIZATION in dict(context.invocation_metadata()) else "none"
+        found = "another" if AUTHORIZATION in rpc.metadata else "none"
         error = Unauthenticated(
             f"expected a bearer token that this learner knows, found {found}: give the actor "
             f"--token-file, or {TOKEN_VARIABLE}"
         )
-        self._log.log(logging.WARNING, f"token: {found}", "%s: refused: %s", context.peer(), error)
-        await context.abort(to_status(error), str(error))
+        self._log.log(logging.WARNING, f"token: {found}", "%s: refused: %s", rpc.peer(), error)
+        return error
 
 
 class ServerSecurity:
@@ -157,9 +149,9 @@ class ServerSecurity:
         )
         _check_open(options, protected=chosen and self._certificates is not None)
 
-    def interceptors(self) -> list[TokenInterceptor]:
+    def guard(self) -> TokenGuard:
         """For the server."""
-        return [TokenInterceptor(self.tokens)] if self.tokens else []
+        return TokenGuard(self.tokens)
 
     def credentials(self) -> grpc.ServerCredentials | None:
         """For the addresses on the network; None for plain text."""

@@ -7,21 +7,24 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from learner.serving.addresses import Addresses, owners_alone
+from learner.serving.completion_loop import CompletionLoop
 from learner.serving.leases import Lane
 from learner.serving.recorder import Recorder
+from learner.serving.rpc_server import RpcServer
 from learner.serving.security import ServerSecurity
-from learner.serving.service import MAX_MESSAGE_BYTES, InferenceService
+from learner.serving.service import MAX_MESSAGE_BYTES, METHOD, InferenceService
 from learner.telemetry.report import SessionReport
 from protos import inference_pb2 as pb
-from protos import inference_pb2_grpc
 from protos.addresses import chosen_port
 from protos.errors import ConfigError, RequestError
+from protos.polling import poll_in_place
 from protos.specs import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
@@ -97,7 +100,7 @@ class InferenceServer:
         """The same of `addresses.health`."""
         self._addresses = addresses
         self._credentials = security.credentials() if security else None
-        self._interceptors = security.interceptors() if security else []
+        self._guard = security.guard() if security else None
         self._on_failure = on_failure
         # Called on the event loop, where all that it makes lives.
         self._make_service = partial(
@@ -109,7 +112,7 @@ class InferenceServer:
             max_message_rate=max_message_rate,
             recorder=recorder,
         )
-        self._loop: asyncio.AbstractEventLoop
+        self._loop: CompletionLoop
         self._started: Future[None] = Future()
         self._ending: asyncio.Event
         self._service: InferenceService
@@ -123,6 +126,7 @@ class InferenceServer:
             ConfigError: the address is malformed or taken.
         """
         self._addresses.check()
+        poll_in_place()
         self._thread.start()
         self._started.result()
 
@@ -153,13 +157,13 @@ class InferenceServer:
 
     def statistics(self) -> Mapping[str, float]:
         numbers = dict(self._service.statistics())
-        if self._interceptors:
-            refused = sum(interceptor.refused for interceptor in self._interceptors)
-            numbers["count_errors_unauthenticated"] = refused
+        if self._guard:
+            numbers["count_errors_unauthenticated"] = self._guard.refused
         return numbers
 
     def _run(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = CompletionLoop()
+        self._loop.set_exception_handler(self._hear)
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())
@@ -173,7 +177,7 @@ class InferenceServer:
         try:
             servers = await self._build()
             for server in servers:
-                await server.start()
+                server.start()
         except Exception as error:  # noqa: BLE001 - whatever it is, `start` raises it
             self._started.set_exception(error)
             return
@@ -181,19 +185,22 @@ class InferenceServer:
         await self._ending.wait()
         # Streams that were told the reason end by themselves within the grace.
         await asyncio.gather(*(server.stop(grace=1.0) for server in servers))
-        # gRPC's own task of a stream that was cut ends a moment later; cut off, it would complain.
-        if ending := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(ending, timeout=1.0)
 
-    async def _build(self) -> list[grpc.aio.Server]:
-        server = grpc.aio.server(options=_OPTIONS, interceptors=self._interceptors)
+    def _hear(self, loop: object, context: dict[str, Any]) -> None:
+        """asyncio would only log it, and the learner hang."""
+        self._on_failure(context.get("exception") or RuntimeError(context["message"]))
+
+    async def _build(self) -> list[RpcServer]:
+        guard = self._guard.refusal if self._guard else lambda rpc: None
+        server = RpcServer(self._loop, _OPTIONS, authorize=guard)
         self._service = self._make_service()
-        inference_pb2_grpc.add_InferenceServicer_to_server(self._service, server)
+        server.route(METHOD, self._service.act)
         self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        server.add(health_pb2_grpc.add_HealthServicer_to_server, self._health)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
+        reflected = reflection.aio.ReflectionServicer(names)
+        server.add(reflection_pb2_grpc.add_ServerReflectionServicer_to_server, reflected)
         addresses = self._addresses
         self.port = self._bind(server, addresses.listen)
         if addresses.local is not None:
@@ -203,13 +210,13 @@ class InferenceServer:
             return [server]
         return [server, self._build_health(addresses.health)]
 
-    def _build_health(self, address: str) -> grpc.aio.Server:
+    def _build_health(self, address: str) -> RpcServer:
         """A server of its own, because a service of gRPC is on all addresses of its server."""
-        server = grpc.aio.server(options=_HEALTH_OPTIONS, maximum_concurrent_rpcs=_MOST_PROBES)
-        health_pb2_grpc.add_HealthServicer_to_server(_Probed(self._health), server)
+        server = RpcServer(self._loop, _HEALTH_OPTIONS, max_calls=_MOST_PROBES)
+        server.add(health_pb2_grpc.add_HealthServicer_to_server, _Probed(self._health))
         try:
             with owners_alone(address):
-                self.health_port = int(server.add_insecure_port(address))
+                self.health_port = server.bind(address)
         except RuntimeError as error:
             raise ConfigError(
                 f"--health-listen {address}: expected a free address, HOST:PORT or unix:PATH; "
@@ -218,12 +225,12 @@ class InferenceServer:
         logger.info("health checks on %s%s", address, chosen_port(address, self.health_port))
         return server
 
-    def _bind(self, server: grpc.aio.Server, address: str) -> int:
+    def _bind(self, server: RpcServer, address: str) -> int:
         try:
             if self._credentials is not None and not address.startswith("unix:"):
-                return int(server.add_secure_port(address, self._credentials))
+                return server.bind(address, self._credentials)
             with owners_alone(address):
-                return int(server.add_insecure_port(address))
+                return server.bind(address)
         except RuntimeError as error:
             raise ConfigError(
                 f"--listen {address}: expected a free address, HOST:PORT or unix:PATH; "

@@ -9,20 +9,21 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from learner.flags import LeaseEnd
-from learner.serving.leases import Lane, Lease, Leases, Outbox
+from learner.serving.leases import Lane, Lease, Leases
 from learner.serving.pace import Pace
 from learner.serving.recorder import NoRecorder, Recorder, StreamRecord
+from learner.serving.rpc import Rpc
 from learner.serving.sparing import SparingLog
 from learner.telemetry.logs import printable
 from learner.telemetry.report import SessionReport
-from protos import PROTOCOL_MINOR, PROTOCOL_VERSION, inference_pb2_grpc, specs
+from protos import PROTOCOL_MINOR, PROTOCOL_VERSION, specs
 from protos import inference_pb2 as pb
 from protos.errors import InvalidRequest, LearnerError, NoCapacity, RequestError, to_status
 from protos.specs import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[pb.ClientMessage, pb.ServerMessage]
+METHOD = "/" + "/".join((pb.DESCRIPTOR.services_by_name["Inference"].full_name, "Act"))
 
 MAX_MESSAGE_BYTES = 256 << 20
 """Largest message that the server takes in."""
@@ -40,7 +41,7 @@ MAX_DETAILS = 4000
 """Most characters of an error that travel: of metadata beyond 8 KB gRPC makes RESOURCE_EXHAUSTED."""
 
 
-class InferenceService(inference_pb2_grpc.InferenceServicer):
+class InferenceService:
     """Serves sessions of any number of clients on one event loop.
 
     Until `open_lanes` is called, clients that open wait. Everything but `statistics` and `sessions`
@@ -89,32 +90,30 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         errors = {f"count_errors_{name}": count for name, count in self._errors.copy().items()}
         return {**self._leases.statistics(), **errors}
 
-    async def Act(  # noqa: N802 - the RPC's name
-        self, request_iterator: object, context: Context
-    ) -> None:
+    async def act(self, rpc: Rpc) -> None:
         """One stream: open, then steps in and actions out, until either side ends it."""
         client = "a client"
         record = self._recorder.begin()
         try:
-            opening = await self._read_open_of_few(context, record)
-            client = printable(opening.client) or context.peer()
+            opening = await self._read_open_of_few(rpc, record)
+            client = printable(opening.client) or rpc.peer()
             try:
                 lease, opened = await self._open(opening, client)
             except Exception as error:  # noqa: BLE001 - whatever it is, only this stream ends
                 raise _request_error(error, client) from None
-            await self._carry(lease, opened, context, record)
+            await self._carry(_Stream(self._leases, lease, rpc, record, self._max_message_rate), opened)
         except RequestError as error:
-            status = to_status(error).name
-            self._errors[status.lower()] += 1
+            status = to_status(error)
+            self._errors[status.name.lower()] += 1
             if error is self._ending:
                 # Of hundreds of actors each may come back again and again.
                 self._log.log(logging.INFO, "told of the end", "%s: told that %s", client, error)
             else:
-                said = client, status, printable(str(error))
-                self._log.log(logging.WARNING, status, "%s: %s: %s", *said)
+                said = client, status.name, printable(str(error))
+                self._log.log(logging.WARNING, status.name, "%s: %s: %s", *said)
             # Before the client hears of it: what it does then comes later.
-            record.ended(to_status(error), _details(error))
-            await context.abort(to_status(error), _details(error))
+            record.ended(status, _details(error))
+            rpc.finish(status, _details(error))
         except BaseException:
             record.ended(grpc.StatusCode.CANCELLED, "")
             raise
@@ -123,22 +122,23 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
     # Opening ------------------------------------------------------------------------------------
 
-    async def _read_open_of_few(self, context: Context, record: StreamRecord) -> pb.Open:
+    async def _read_open_of_few(self, rpc: Rpc, record: StreamRecord) -> pb.Open:
         if self._unopened >= MAX_UNOPENED_STREAMS:
             raise NoCapacity(f"{self._unopened} streams have sent no Open yet: connect again later")
         self._unopened += 1
         try:
-            return await self._read_open(context, record)
+            return await self._read_open(rpc, record)
         finally:
             self._unopened -= 1
 
-    async def _read_open(self, context: Context, record: StreamRecord) -> pb.Open:
+    async def _read_open(self, rpc: Rpc, record: StreamRecord) -> pb.Open:
         try:
-            message = await asyncio.wait_for(_read(context, record), self._open_timeout_seconds)
+            data = await asyncio.wait_for(rpc.read(), self._open_timeout_seconds)
         except TimeoutError:
             raise InvalidRequest(
                 f"expected Open within {self._open_timeout_seconds:g} s, found nothing"
             ) from None
+        message = None if data is None else _parse(data, record)
         kind = None if message is None else message.WhichOneof("kind")
         if message is None or kind != "open":
             raise InvalidRequest(f"expected Open as the stream's first message, found {kind}")
@@ -194,54 +194,77 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
 
     # The stream ---------------------------------------------------------------------------------
 
-    async def _carry(
-        self, lease: Lease, opened: pb.Opened, context: Context, record: StreamRecord
-    ) -> None:
-        """Carry a lease on this stream. What the reader meets reaches the writer by the outbox."""
-        outbox: Outbox = asyncio.Queue()
-        self._leases.attach(lease, outbox)
-        reader = asyncio.create_task(self._read_steps(lease, context, record, outbox))
+    async def _carry(self, stream: "_Stream", opened: pb.Opened) -> None:
+        """Carry a lease on this stream, to the stream's end."""
+        lease = stream.lease
+        self._leases.attach(lease, stream)
         try:
-            await _write(pb.ServerMessage(opened=opened), context, record)
-            while (item := await outbox.get()) is not None:
-                if isinstance(item, RequestError):
-                    # One error may end many streams: their tracebacks would pile up in it.
-                    raise item.with_traceback(None)
-                await _write(item, context, record)
+            stream.send(pb.ServerMessage(opened=opened))
+            stream.listen()
+            if (error := await stream.ended) is not None:
+                # One error may end many streams: their tracebacks would pile up in it.
+                raise error.with_traceback(None)
         finally:
-            reader.cancel()
-            lost = lease.outbox is outbox and not lease.ended and self._ending is None
-            self._leases.detach(lease, outbox)
+            stream.end(None)
+            lost = lease.outbox is stream and not lease.ended and self._ending is None
+            self._leases.detach(lease, stream)
             if lost:
                 seconds = self._leases.lease_seconds
                 logger.info("%s: stream lost; its lease waits %g s", lease.session.client, seconds)
 
-    async def _read_steps(
-        self, lease: Lease, context: Context, record: StreamRecord, outbox: Outbox
-    ) -> None:
-        """Take steps in until Close, the stream's end, a mistake, or another stream goes on with it."""
-        pace = Pace(self._max_message_rate)
-        max_unread = 2 * len(lease.session.slots) + 16
-        try:
-            while (message := await _read(context, record)) is not None:
-                if lease.outbox is not outbox:
-                    return
-                if not self._take_in(lease, message):
-                    break
-                if outbox.qsize() > max_unread:
-                    raise InvalidRequest(f"expected the answers to be read, found {max_unread} unread")
-                if seconds := pace.too_early():
-                    await asyncio.sleep(seconds)
-        except Exception as error:  # noqa: BLE001 - whatever it is, only this stream ends
-            if lease.outbox is outbox:
-                self._leases.end(lease, LeaseEnd.REFUSED)
-            outbox.put_nowait(_request_error(error, lease.session.client))
-        else:
-            # After a half-close without Close the lease lives on: a broken connection looks the same.
-            outbox.put_nowait(None)
 
-    def _take_in(self, lease: Lease, message: pb.ClientMessage) -> bool:
+class _Stream:
+    """One stream that carries a lease: each message is handled as it comes."""
+
+    def __init__(
+        self, leases: Leases, lease: Lease, rpc: Rpc, record: StreamRecord, max_message_rate: int
+    ) -> None:
+        self.lease = lease
+        self.ended: asyncio.Future[RequestError | None] = asyncio.get_running_loop().create_future()
+        """why it ends; None for an end that is well"""
+        self._leases = leases
+        self._rpc = rpc
+        self._record = record
+        self._pace = Pace(max_message_rate)
+        self._max_unread = 2 * len(lease.session.slots) + 16
+
+    def send(self, message: pb.ServerMessage) -> None:
+        if not self.ended.done():
+            self._record.sent(message)
+            self._rpc.send(message.SerializeToString())
+
+    def end(self, error: RequestError | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(error)
+
+    def listen(self) -> None:
+        """Take in the next message, and so all that follow, until Close, the stream's end, a mistake, or
+        another stream goes on with the lease."""
+        self._rpc.receive(self._take)
+
+    def _take(self, data: bytes | None) -> None:
+        lease = self.lease
+        if self.ended.done() or lease.outbox is not self:
+            return
+        try:
+            # After a half-close without Close the lease lives on: a broken connection looks the same.
+            goes_on = data is not None and self._take_in(_parse(data, self._record))
+            if self._rpc.unsent > self._max_unread:
+                raise InvalidRequest(f"expected the answers to be read, found {self._max_unread} unread")
+        except Exception as error:  # noqa: BLE001 - whatever it is, only this stream ends
+            self._leases.end(lease, LeaseEnd.REFUSED)
+            self.end(_request_error(error, lease.session.client))
+            return
+        if not goes_on:
+            self.end(None)
+        elif seconds := self._pace.too_early():
+            asyncio.get_running_loop().call_later(seconds, self.listen)
+        else:
+            self.listen()
+
+    def _take_in(self, message: pb.ClientMessage) -> bool:
         """Act on a message. False if it was the last."""
+        lease = self.lease
         kind = message.WhichOneof("kind")
         if kind == "step":
             if (request := lease.session.accept(message.step)) is not None:
@@ -286,22 +309,14 @@ def _check_size(opening: pb.Open, lane: Lane) -> None:
         )
 
 
-async def _read(context: Context, record: StreamRecord) -> pb.ClientMessage | None:
-    """The stream's next message; None at its end."""
+def _parse(data: bytes, record: StreamRecord) -> pb.ClientMessage:
     try:
-        message: object = await context.read()
+        message = pb.ClientMessage.FromString(data)
     except DecodeError:
         record.unreadable()
         raise InvalidRequest("expected a ClientMessage, found bytes that are none") from None
-    if not isinstance(message, pb.ClientMessage):
-        return None
     record.received(message)
     return message
-
-
-async def _write(message: pb.ServerMessage, context: Context, record: StreamRecord) -> None:
-    record.sent(message)
-    await context.write(message)
 
 
 def _request_error(error: Exception, client: str) -> RequestError:

@@ -49,7 +49,7 @@ def test_an_open_address_needs_tls_and_a_token_or_insecure(authority: Authority,
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7777", "[::1]:7777", "localhost:7777", "unix:/x", None])
 def test_a_private_address_needs_neither(listen: str | None) -> None:
-    assert security(listen=listen).interceptors() == []
+    assert not security(listen=listen).tokens
     assert security(listen=listen).credentials() is None
 
 
@@ -57,7 +57,7 @@ def test_the_token_of_local_actors_protects_nothing_from_others() -> None:
     with pytest.raises(ConfigError, match="can be reached from other machines"):
         ServerSecurity(LearnerOptions(listen="0.0.0.0:1"), local_token=OTHER_TOKEN, environ={})
     alone = ServerSecurity(LearnerOptions(), local_token=OTHER_TOKEN, environ={})
-    assert alone.interceptors() == [], "and without others' tokens none is asked for"
+    assert not alone.tokens, "and without others' tokens none is asked for"
 
 
 def test_options_that_need_each_other() -> None:
@@ -82,7 +82,7 @@ def test_files_that_cannot_be_used(authority: Authority) -> None:
 
 
 def accepts(tokens: Tokens, value: str | bytes) -> bool:
-    return tokens.accept([("user-agent", "x"), ("authorization", value)])
+    return tokens.accept({"user-agent": "x", "authorization": value})
 
 
 def test_one_of_several_tokens_is_enough(authority: Authority) -> None:
@@ -104,7 +104,7 @@ def test_anything_else_is_not(value: str | bytes) -> None:
 
 
 def test_no_metadata_is_no_token() -> None:
-    assert not Tokens(None, [TOKEN]).accept([])
+    assert not Tokens(None, [TOKEN]).accept({})
 
 
 def test_tokens_are_not_in_sight(authority: Authority) -> None:
