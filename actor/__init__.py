@@ -6,6 +6,9 @@ import os
 # that an environment forks beside a stream by a segmentation fault; none of them uses gRPC.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+import protos  # noqa: F401 - before gRPC too, for more of its settings
+
+# isort: split
 from actor.client import InferenceClient
 from actor.retry import RetryPolicy
 from actor.runner import Interrupted

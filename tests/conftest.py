@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+import protos  # noqa: F401 - before a test imports gRPC, whose settings it has
+
 
 @pytest.fixture(autouse=True)
 def root_logger() -> Iterator[logging.Logger]:

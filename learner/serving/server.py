@@ -24,7 +24,6 @@ from learner.telemetry.report import SessionReport
 from protos import inference_pb2 as pb
 from protos.addresses import chosen_port
 from protos.errors import ConfigError, RequestError
-from protos.polling import poll_in_place
 from protos.specs import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
@@ -126,7 +125,6 @@ class InferenceServer:
             ConfigError: the address is malformed or taken.
         """
         self._addresses.check()
-        poll_in_place()
         self._thread.start()
         self._started.result()
 
