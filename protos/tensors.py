@@ -102,7 +102,7 @@ def decode(data: bytes, spec: ArraySpec, rows: int, what: str, *, clip: float = 
 def _check_finite(array: np.ndarray, what: str) -> None:
     finite = np.isfinite(array)
     fit = finite if array.itemsize <= 4 else np.abs(array) <= LARGEST
-    if fit.all():
+    if np.count_nonzero(fit) == fit.size:
         return
     row = np.flatnonzero(~fit.reshape(len(array), -1).all(1))[0]
     if not finite[row].all():

@@ -76,6 +76,14 @@ def _bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
+def _flat(array: np.ndarray) -> np.ndarray:
+    """[T+1, columns, ...] as a view of [(T+1) columns, ...]."""
+    return array.reshape(-1, *array.shape[2:])
+
+
+_NONE = np.empty(0, np.intp)
+
+
 class UnrollPool:
     """Columns of T+1 rows each: the storage of all unrolls, unfinished and finished.
 
@@ -114,6 +122,11 @@ class UnrollPool:
         self.continues = np.empty(columns, _SERIAL)
         """int64 [columns]: serial of the unroll whose last row is this one's row 0; -1 if there is none,
         because the lease began with this one"""
+        # Views of [(T+1) columns, ...]: one flat index costs NumPy less than two.
+        self._flat_observation = [_flat(leaf) for leaf in self.observation]
+        self._flat_reward, self._flat_flags = _flat(self.reward), _flat(self.flags)
+        self._flat_version = _flat(self.version)
+        self._flat_record = {name: _flat(array) for name, array in self.record.items()}
         self._free = list(range(columns - 1, -1, -1))
         self._lock = threading.Lock()
 
@@ -155,6 +168,17 @@ class UnrollPool:
         whole |= {"serial": self.serial, "continues": self.continues}
         return rows | {name: array[None] for name, array in whole.items()}
 
+    def write(self, time: np.ndarray, column: np.ndarray, steps: Steps) -> None:
+        """Store steps in rows `time` of `column`, int64 [n] each."""
+        index = time * len(self.serial) + column
+        for flat, leaf in zip(self._flat_observation, steps.observation, strict=True):
+            flat[index] = leaf
+        self._flat_reward[index] = steps.reward
+        self._flat_flags[index] = steps.flags
+        self._flat_version[index] = steps.version
+        for name, flat in self._flat_record.items():
+            flat[index] = steps.record[name]
+
     def gather(self, columns: np.ndarray) -> Batch:
         """A copy of finished unrolls as a time-major batch, [T+1, len(columns), ...] each."""
         return self.gather_sequences(columns[None])
@@ -185,7 +209,7 @@ class UnrollPool:
         index = time * len(self.serial) + column
 
         def take(array: np.ndarray) -> np.ndarray:
-            taken: np.ndarray = array.reshape(-1, *array.shape[2:]).take(index, axis=0)
+            taken: np.ndarray = _flat(array).take(index, axis=0)
             return taken
 
         flags = take(self.flags)
@@ -236,20 +260,23 @@ class UnrollWriter:
 
     def append(self, steps: Steps) -> None:
         """Store answered steps. Never blocks: `wait_for_room` before."""
+        # Which NumPy indexes by without converting it each time.
+        slots = steps.slots.astype(np.intp)
         # Fetched from the device before the lock is taken, for which the event loop may wait.
-        beginning = self._beginning(steps.slots)
-        memory = steps.state_before(beginning) if beginning.size and self._pool.state else {}
+        beginning = self._beginning(slots) if self._pool.state else _NONE
+        memory = steps.state_before(beginning) if beginning.size else {}
         with self._lock:
-            self._begin_missing(steps.slots)
-            column, time = self._column[steps.slots], self._time[steps.slots]
-            self._write(steps, time, column)
-            self._time[steps.slots] = time + 1
+            column = self._begin_missing(slots)
+            time = self._time[slots]
+            self._pool.write(time, column, steps)
+            self._time[slots] = time + 1
             done = time == self._pool.length
-            if done.any():
-                self._finish(steps.slots[done], column[done])
-            begun = self._column[steps.slots[beginning]]
-            for name, value in memory.items():
-                self._pool.state[name][begun] = value
+            if np.count_nonzero(done):
+                self._finish(slots[done], column[done])
+            if memory:
+                begun = self._column[slots[beginning]]
+                for name, value in memory.items():
+                    self._pool.state[name][begun] = value
 
     def drop(self, slots: np.ndarray, reason: LeaseEnd) -> None:
         """Forget the unfinished unrolls of these slots: their lease is over."""
@@ -277,23 +304,16 @@ class UnrollWriter:
         column, time = self._column[slots], self._time[slots]
         return np.flatnonzero((column < 0) | (time == self._pool.length))
 
-    def _begin_missing(self, slots: np.ndarray) -> None:
-        slots = slots[self._column[slots] < 0]
-        if slots.size:
-            begun = self._pool.acquire(len(slots))
+    def _begin_missing(self, slots: np.ndarray) -> np.ndarray:
+        """The columns of `slots`, each of which has one then."""
+        column: np.ndarray = self._column[slots]
+        missing = column < 0
+        if np.count_nonzero(missing):
+            begun = self._pool.acquire(int(missing.sum()))
             self._pool.continues[begun] = -1
-            self._column[slots] = begun
-            self._time[slots] = 0
-
-    def _write(self, steps: Steps, time: np.ndarray, column: np.ndarray) -> None:
-        pool = self._pool
-        for stored, leaf in zip(pool.observation, steps.observation, strict=True):
-            stored[time, column] = leaf
-        pool.reward[time, column] = steps.reward
-        pool.flags[time, column] = steps.flags
-        pool.version[time, column] = steps.version
-        for name, stored in pool.record.items():
-            stored[time, column] = steps.record[name]
+            column[missing] = self._column[slots[missing]] = begun
+            self._time[slots[missing]] = 0
+        return column
 
     def _finish(self, slots: np.ndarray, finished: np.ndarray) -> None:
         """Hand over the columns that are full, and begin the next with their last rows."""

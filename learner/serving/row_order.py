@@ -32,10 +32,17 @@ _NEXT_PHASE = np.array(
 
 
 class RowOrder:
-    """Episodes begin and end in order, and each environment waits for the answer to its last row."""
+    """Episodes begin and end in order, and each environment waits for the answer to its last row.
+
+    Most messages bring one row of every environment in the middle of its episode. For them one flag says
+    what `_phase` says of each: `_steady` that all are in an episode and none waits, `_steady_busy` that
+    all are and all wait, in which case their BUSY is not in `_phase`.
+    """
 
     def __init__(self, environments: int) -> None:
         self._phase = np.zeros(environments, np.uint8)
+        self._steady = False
+        self._steady_busy = False
 
     def check(self, rows: Rows, reward: np.ndarray, flags: np.ndarray) -> None:
         """Check one row of each of some environments.
@@ -48,13 +55,16 @@ class RowOrder:
         Raises:
             InvalidRequest: naming an environment and what is wrong with its row.
         """
+        finite = np.count_nonzero(np.isfinite(reward)) == len(reward)
+        some = np.count_nonzero(flags)
+        if self._steady and finite and not some:
+            return
+        self._write_busy()
         phase = self._phase[rows]
         # One look at all rows; only where something is wrong, what.
-        if flags.max() > ALL_WIRE_FLAGS or not (
-            _ALLOWED.take((phase << 3) | flags).all() and np.isfinite(reward).all()
-        ):
+        if not finite or flags.max() > ALL_WIRE_FLAGS or not _ALLOWED.take((phase << 3) | flags).all():
             self._refuse(rows, phase, reward, flags)
-        if flags.any() and reward[(flags & pb.FIRST) != 0].any():
+        if some and reward[(flags & pb.FIRST) != 0].any():
             self._refuse(rows, phase, reward, flags)
 
     def take_in(self, rows: Rows, flags: np.ndarray) -> np.ndarray:
@@ -63,13 +73,27 @@ class RowOrder:
         Returns:
             Their flags, uint8 [n], with LEASE_START in the first ever of an environment.
         """
+        if self._steady:
+            self._steady = False
+            if isinstance(rows, slice) and not np.count_nonzero(flags):
+                self._steady_busy = True
+                return flags
         new = self._phase[rows] == NEW
         self._phase[rows] = _NEXT_PHASE.take(flags) | BUSY
         return np.where(new, flags | LEASE_START, flags) if new.any() else flags
 
     def answered(self, rows: Rows) -> None:
         """The rows of these environments have been answered."""
+        if self._steady_busy:
+            self._steady_busy, self._steady = False, True
+            return
         self._phase[rows] &= ~np.uint8(BUSY)
+        self._steady = bool((self._phase == IN_EPISODE).all())
+
+    def _write_busy(self) -> None:
+        if self._steady_busy:
+            self._steady_busy = False
+            self._phase |= np.uint8(BUSY)
 
     def _refuse(self, rows: Rows, phase: np.ndarray, reward: np.ndarray, flags: np.ndarray) -> None:
         first, last = (flags & pb.FIRST) != 0, (flags & LAST) != 0

@@ -39,6 +39,7 @@ class Session:
         self.client = client
         self.slots = slots
         self._spec = spec
+        self._leaves = [(f"observation {leaf.name!r}", leaf) for leaf in spec.observation]
         self._clip_observations = clip_observations
         self._reply = reply
         self._deliver: Callable[[pb.ServerMessage], None] | None = None
@@ -78,24 +79,36 @@ class Session:
         Raises:
             InvalidRequest: the step breaks the contract of inference.proto.
         """
-        if step.sequence in self._in_flight:
-            self._asked_elsewhere.discard(step.sequence)
+        sequence = step.sequence
+        if sequence <= self._newest:
+            self._take_again(sequence)
             return None
-        if step.sequence in self._answers:
-            self._send(self._answers[step.sequence])
-            return None
-        if step.sequence <= self._newest:
-            raise InvalidRequest(f"sequence: expected more than {self._newest}, found {step.sequence}")
-        count = self._count(step)
+        environments = step.environment
+        everyone = environments == self._everyone
+        count = len(self.slots) if everyone else self._count(environments)
+        leaves = step.observation
+        if len(leaves) != len(self._spec.observation):
+            raise InvalidRequest(
+                f"observation: expected {len(self._spec.observation)} leaves, found {len(leaves)}"
+            )
         observation = [
-            tensors.decode(data, leaf, count, f"observation {leaf.name!r}", clip=self._clip_observations)
-            for data, leaf in zip(step.observation, self._spec.observation, strict=True)
+            tensors.decode(data, leaf, count, name, clip=self._clip_observations)
+            for data, (name, leaf) in zip(leaves, self._leaves, strict=True)
         ]
         reward = tensors.decode_rows(step.reward, tensors.REWARD, count, "reward")
         flags = tensors.decode_rows(step.flags, tensors.FLAGS, count, "flags")
-        rows = self._rows(step.environment)
+        rows = slice(None) if everyone else self._rows(environments)
         self._order.check(rows, reward, flags)
-        return self._take_in(step.sequence, rows, observation, reward, flags)
+        return self._take_in(sequence, rows, observation, reward, flags)
+
+    def _take_again(self, sequence: int) -> None:
+        """Take in a step that is not newer than the newest."""
+        if sequence in self._in_flight:
+            self._asked_elsewhere.discard(sequence)
+        elif sequence in self._answers:
+            self._send(self._answers[sequence])
+        else:
+            raise InvalidRequest(f"sequence: expected more than {self._newest}, found {sequence}")
 
     def answer(self, sequence: int, actions: np.ndarray, version: int) -> None:
         """Deliver the actions [n, *shape] for an accepted step; kept for a resumption."""
@@ -115,25 +128,18 @@ class Session:
         if self._deliver is not None:
             self._deliver(message)
 
-    def _count(self, step: pb.Step) -> int:
-        """How many rows the step has."""
-        count, rest = divmod(len(step.environment), tensors.INDEX.itemsize)
+    def _count(self, environments: bytes) -> int:
+        """How many rows a message's `environment` names."""
+        count, rest = divmod(len(environments), tensors.INDEX.itemsize)
         if rest or not 1 <= count <= len(self.slots):
             raise InvalidRequest(
                 f"environment: expected 1 to {len(self.slots)} rows of int32, "
-                f"found {len(step.environment)} bytes"
-            )
-        if len(step.observation) != len(self._spec.observation):
-            raise InvalidRequest(
-                f"observation: expected {len(self._spec.observation)} leaves, "
-                f"found {len(step.observation)}"
+                f"found {len(environments)} bytes"
             )
         return count
 
-    def _rows(self, environments: bytes) -> Rows:
+    def _rows(self, environments: bytes) -> np.ndarray:
         """The rows that a message's `environment` names."""
-        if environments == self._everyone:
-            return slice(None)
         rows = np.frombuffer(environments, tensors.INDEX)
         if rows.min() < 0 or rows.max() >= len(self.slots):
             raise InvalidRequest(

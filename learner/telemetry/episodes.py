@@ -84,11 +84,13 @@ class EpisodeTracker:
                 such a row is another's.
         """
         ended: list[Episode] = []
+        # Which NumPy indexes by without converting it each time.
+        slots = slots.astype(np.intp)
         with self._lock:
             self._own_steps += len(slots)
             self._returns[slots] += reward
             self._lengths[slots] += 1
-            if flags.any():
+            if np.count_nonzero(flags):
                 begins = (flags & RESET) != 0
                 self._begin(slots[begins], (flags[begins] & pb.FIRST) != 0)
                 ended = self._finish(slots[(flags & LAST) != 0])
