@@ -8,8 +8,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from actor.client import InferenceClient
 from actor.retry import RetryPolicy
-from actor.runner import Interrupted
 from actor.timestep import TimeStep, restart, transition
+from actor.waiting import Interrupted
 from protos.credentials import Credentials
 
 __all__ = [

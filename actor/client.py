@@ -1,19 +1,18 @@
 """`InferenceClient`: hand in what environments show, get the policy's actions back."""
 
-import asyncio
 import logging
 import os
 import platform
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
 from actor.retry import RetryPolicy
-from actor.runner import make_runner
 from actor.stream import Stream
 from actor.timestep import TimeStep
+from actor.waiting import Waiting
 from protos import PROTOCOL_MINOR, PROTOCOL_VERSION, specs, tensors
 from protos import inference_pb2 as pb
 from protos.credentials import Credentials
@@ -88,9 +87,10 @@ class InferenceClient:
         self._everyone = np.arange(num_environments or 1, dtype=tensors.INDEX)
         self._sequence = 0
         self._token = b""
-        self._runner = make_runner()
+        self._waiting = Waiting()
         self._stream: Stream | None = None
         self._abandoned = False
+        self._closed = False
 
     def __enter__(self) -> "InferenceClient":
         """Open the session; waits for the learner by the retry policy.
@@ -133,10 +133,10 @@ class InferenceClient:
             RequestError: the learner could not be reached before the retry policy gave up, or failed.
             Interrupted: `interrupt` was called.
         """
-        step = self._encode(timestep, environments)
-        answer = self._exchange(step)
+        message = self._encode(timestep, environments)
+        answer = self._exchange(message)
         self.policy_version = answer.policy_version
-        rows = len(step.flags)
+        rows = len(message.step.flags)
         # A copy, because what was decoded is read-only and some environments change it in place.
         actions = tensors.decode(answer.action, self.spec.action, rows, "action").copy()
         return actions[0] if self.num_environments is None else actions
@@ -144,7 +144,7 @@ class InferenceClient:
     def interrupt(self) -> None:
         """Make a waiting `act`, and every later one, raise `Interrupted`. For signal handlers and
         other threads."""
-        self._runner.interrupt()
+        self._waiting.interrupt()
 
     def close(self, error: str = "") -> None:
         """End the session, so that the learner waits for nothing. Idempotent.
@@ -152,16 +152,20 @@ class InferenceClient:
         Args:
             error: what went wrong with the environment; the learner logs it.
         """
-        self._runner.finish(self._close(error))
+        self._closed = True
+        try:
+            self._close_stream(error)
+        finally:
+            self._waiting.end()
 
-    async def _close(self, error: str) -> None:
+    def _close_stream(self, error: str) -> None:
         if self._stream is not None:
             stream, self._stream = self._stream, None
-            await stream.close(_sendable(error[:MAX_ERROR]))
+            stream.close(_sendable(error[:MAX_ERROR]))
 
     # One step -----------------------------------------------------------------------------------
 
-    def _encode(self, timestep: TimeStep, environments: Sequence[int] | None) -> pb.Step:
+    def _encode(self, timestep: TimeStep, environments: Sequence[int] | None) -> pb.ClientMessage:
         indices = self._everyone if environments is None else self._indices(environments)
         rows = len(indices)
         if self.num_environments is None:
@@ -174,7 +178,7 @@ class InferenceClient:
             | pb.FIRST * _column(timestep.first, np.bool_, rows, "first")
         )
         self._sequence += 1
-        return pb.Step(
+        step = pb.Step(
             sequence=self._sequence,
             environment=indices.tobytes(),
             reward=_column(timestep.reward, tensors.REWARD, rows, "reward").tobytes(),
@@ -184,6 +188,7 @@ class InferenceClient:
                 for leaf, spec in zip(leaves, self.spec.observation, strict=True)
             ],
         )
+        return pb.ClientMessage(step=step)
 
     def _indices(self, environments: Sequence[int]) -> np.ndarray:
         indices, count = np.asarray(environments), len(self._everyone)
@@ -198,21 +203,19 @@ class InferenceClient:
             )
         return indices.astype(tensors.INDEX)
 
-    def _exchange(self, step: pb.Step) -> pb.Actions:
+    def _exchange(self, step: pb.ClientMessage) -> pb.Actions:
         """Send a step and wait for its answer, in as many streams as it takes."""
         if self._abandoned:
             self._start_over()
         failure: RequestError | None = None
         attempts = self._attempts()
         while True:
-            if self._stream is None:
-                self._connect(attempts, failure)
-            stream = cast(Stream, self._stream)
+            stream = self._stream or self._connect(attempts, failure)
             try:
-                return self._runner.run(stream.exchange(step, self._answer_timeout_seconds))
+                return stream.exchange(step, self._answer_timeout_seconds)
             except RequestError as error:
                 self._stream = None
-                self._runner.run(stream.cancel())
+                stream.cancel()
                 if not error.retryable:
                     raise
                 logger.warning("lost the learner: %s", error)
@@ -226,35 +229,40 @@ class InferenceClient:
 
     def _start_over(self) -> None:
         """Leave the session whose last step was given up by Ctrl-C: the next step need not follow it."""
-        self._runner.run(self._close(""))
+        self._close_stream("")
         self._token = b""
         self._abandoned = False
 
     def _attempts(self) -> Iterator[int]:
-        return self._retry.attempts(lambda seconds: self._runner.run(asyncio.sleep(seconds)))
+        return self._retry.attempts(self._waiting.sleep)
 
-    def _connect(self, attempts: Iterator[int], failure: RequestError | None) -> None:
+    def _connect(self, attempts: Iterator[int], failure: RequestError | None) -> Stream:
+        if self._closed:
+            raise RuntimeError("the client is closed")
         for _ in attempts:
-            stream: Stream | None = None
             try:
-                stream = self._runner.run(Stream.dial(self._server, self._credentials))
-                opened = self._runner.run(stream.open(self._opening(), self._answer_timeout_seconds))
+                stream, opened = self._dial()
             except RequestError as error:
-                if stream is not None:
-                    self._runner.run(stream.cancel())
                 if not error.retryable:
                     raise
                 if str(error) != str(failure):
                     logger.warning("waiting for the learner at %s: %s", self._server, error)
                 failure = error
                 continue
-            self._token = opened.session_token
-            self._stream = stream
+            self._stream, self._token = stream, opened.session_token
             logger.info("%s at %s", "resumed" if opened.resumed else "connected", self._server)
-            return
+            return stream
         waited = self._retry.give_up_seconds
         within = "" if waited is None else f" within {waited:g} s"
         raise NotServing(f"no learner at {self._server}{within}: {failure}") from failure
+
+    def _dial(self) -> tuple[Stream, pb.Opened]:
+        stream = Stream.dial(self._server, self._credentials, self._waiting)
+        try:
+            return stream, stream.open(self._opening(), self._answer_timeout_seconds)
+        except BaseException:
+            stream.cancel()
+            raise
 
     def _opening(self) -> pb.Open:
         return pb.Open(
