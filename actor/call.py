@@ -14,7 +14,6 @@ from typing import Any, Final
 import grpc
 
 from protos.errors import ConfigError
-from protos.polling import poll_in_place
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +63,6 @@ class Call:
         credentials: grpc.ChannelCredentials | None,
         metadata: Sequence[tuple[str, str]],
     ) -> None:
-        poll_in_place()
-        self._channel = (
-            grpc.insecure_channel(target, options)
-            if credentials is None
-            else grpc.secure_channel(target, credentials, options)
-        )
         try:
             from grpc._cython import cygrpc  # type: ignore[attr-defined,unused-ignore]  # not public
 
@@ -77,17 +70,19 @@ class Call:
             self._receive_operation = cygrpc.ReceiveMessageOperation
             self._half_close_operation = cygrpc.SendCloseFromClientOperation
             self._cancelled = cygrpc.StatusCode.cancelled
-            queue = self._channel._channel  # type: ignore[attr-defined]  # not public
-            self._next_event: Callable[[], Any] = queue.next_call_event
+            # Not that of `grpc.insecure_channel`, which waits for ever, where it is forgotten, for the
+            # events of calls that nobody takes any more.
+            tls = None if credentials is None else credentials._credentials  # type: ignore[attr-defined]
+            self._channel = cygrpc.Channel(target.encode(), tuple(options), tls)
             begin = cygrpc.SendInitialMetadataOperation(tuple(metadata), _NO_FLAGS)
             status = cygrpc.ReceiveStatusOnClientOperation(_NO_FLAGS)
             answered = cygrpc.ReceiveInitialMetadataOperation(_NO_FLAGS)
             operations = (((begin, status), _STATUS), ((answered,), _BEGUN))
-            self._call = queue.integrated_call(
+            self._call = self._channel.integrated_call(
                 _NO_FLAGS, method.encode(), None, None, None, None, operations, None, None
             )
+            self._next_event: Callable[[], Any] = self._channel.next_call_event
         except (ImportError, AttributeError, TypeError) as error:
-            self._channel.close()
             raise ConfigError(
                 f"grpcio {grpc.__version__}: expected gRPC's internals as they were from 1.74 to 1.85, "
                 f"found others ({error}): install grpcio 1.74 to 1.85"
@@ -146,7 +141,7 @@ class Call:
             if time.monotonic() > give_up:
                 logger.debug("an event of the call is lost: its connection stays until the process ends")
                 return
-        self._channel.close()
+        self._channel.close(self._cancelled, "closed by the client")
 
     def _operate(self, operation: Any, tag: str) -> bool:
         """Whether `tag` will be reported; not where the call has ended."""

@@ -7,14 +7,14 @@ round trip then takes a third of the CPU time (docs/decisions/0025-completion-qu
 
 import os
 
-_EXPERIMENTS = "GRPC_EXPERIMENTS"
-_IN_PLACE = "-event_engine_client,-event_engine_listener"
+VARIABLE = "GRPC_EXPERIMENTS"
+IN_PLACE = "-event_engine_client,-event_engine_listener"
 
 
 def poll_in_place() -> None:
-    """Ask gRPC to wait in the thread that asks; to be called before the first channel or server is made.
+    """Ask gRPC to wait in the thread that asks. To be called before gRPC is imported, which listens then.
 
-    It is asked by an environment variable, which child processes get too. Where the user has set that, or
-    the process has used gRPC already, nothing changes: all works then, more slowly.
+    It is asked by an environment variable, which child processes get too. Where the user has set that,
+    or has imported gRPC already, nothing changes: all works then, more slowly.
     """
-    os.environ.setdefault(_EXPERIMENTS, _IN_PLACE)
+    os.environ.setdefault(VARIABLE, IN_PLACE)
