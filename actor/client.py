@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 MAX_ERROR = 2_000
 """Most characters that the learner is told of what went wrong; it logs fewer."""
 
+BOOL = np.dtype(np.bool_)
+
 MODES = {"train": pb.TRAIN, "evaluate": pb.EVALUATE}
 
 
@@ -84,7 +86,8 @@ class InferenceClient:
         self._answer_timeout_seconds = answer_timeout_seconds
         self._name = name or f"{platform.node()}:{os.getpid()}"
         self._flatten = specs.flattener(self.spec.observation)
-        self._everyone = np.arange(num_environments or 1, dtype=tensors.INDEX)
+        self._count = num_environments or 1
+        self._everyone = np.arange(self._count, dtype=tensors.INDEX).tobytes()
         self._sequence = 0
         self._token = b""
         self._waiting = Waiting()
@@ -167,31 +170,27 @@ class InferenceClient:
 
     def _encode(self, timestep: TimeStep, environments: Sequence[int] | None) -> pb.ClientMessage:
         indices = self._everyone if environments is None else self._indices(environments)
-        rows = len(indices)
+        rows = len(indices) // tensors.INDEX.itemsize
+        leaves = self._flatten(timestep.observation)
         if self.num_environments is None:
-            leaves = [np.asarray(leaf)[None] for leaf in self._flatten(timestep.observation)]
-        else:
-            leaves = self._flatten(timestep.observation)
-        flags = (
-            pb.TERMINATED * _column(timestep.terminated, np.bool_, rows, "terminated")
-            | pb.TRUNCATED * _column(timestep.truncated, np.bool_, rows, "truncated")
-            | pb.FIRST * _column(timestep.first, np.bool_, rows, "first")
-        )
-        self._sequence += 1
-        step = pb.Step(
-            sequence=self._sequence,
-            environment=indices.tobytes(),
-            reward=_column(timestep.reward, tensors.REWARD, rows, "reward").tobytes(),
-            flags=flags.astype(tensors.FLAGS).tobytes(),
-            observation=[
+            leaves = [np.asarray(leaf)[None] for leaf in leaves]
+        message = pb.ClientMessage()
+        step = message.step
+        step.environment = indices
+        step.flags = _flags(timestep, rows)
+        step.reward = _column(timestep.reward, tensors.REWARD, rows, "reward").tobytes()
+        step.observation.extend(
+            [
                 tensors.encode(leaf, spec, rows, f"observation {spec.name!r}")
                 for leaf, spec in zip(leaves, self.spec.observation, strict=True)
-            ],
+            ]
         )
-        return pb.ClientMessage(step=step)
+        self._sequence += 1
+        step.sequence = self._sequence
+        return message
 
-    def _indices(self, environments: Sequence[int]) -> np.ndarray:
-        indices, count = np.asarray(environments), len(self._everyone)
+    def _indices(self, environments: Sequence[int]) -> bytes:
+        indices, count = np.asarray(environments), self._count
         if (
             indices.ndim != 1
             or indices.dtype.kind not in "iu"
@@ -201,7 +200,7 @@ class InferenceClient:
             raise InvalidRequest(
                 f"environments: expected 1 to {count} integers of 0 to {count - 1}, found {environments}"
             )
-        return indices.astype(tensors.INDEX)
+        return indices.astype(tensors.INDEX).tobytes()
 
     def _exchange(self, step: pb.ClientMessage) -> pb.Actions:
         """Send a step and wait for its answer, in as many streams as it takes."""
@@ -268,7 +267,7 @@ class InferenceClient:
         return pb.Open(
             protocol_version=PROTOCOL_VERSION,
             protocol_minor=PROTOCOL_MINOR,
-            num_environments=len(self._everyone),
+            num_environments=self._count,
             spec=specs.to_proto(self.spec),
             mode=self._mode,
             resume_token=self._token,
@@ -282,7 +281,20 @@ def _sendable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _column(value: Any, dtype: Any, rows: int, what: str) -> np.ndarray:
+def _flags(timestep: TimeStep, rows: int) -> bytes:
+    """uint8 [rows]: the step's flags as bits."""
+    terminated = _column(timestep.terminated, BOOL, rows, "terminated")
+    truncated = _column(timestep.truncated, BOOL, rows, "truncated")
+    first = _column(timestep.first, BOOL, rows, "first")
+    none = bytes(rows)
+    # Most steps have none, and bytes are compared faster than arrays are computed with.
+    if terminated.tobytes() == truncated.tobytes() == first.tobytes() == none:
+        return none
+    flags = pb.TERMINATED * terminated | pb.TRUNCATED * truncated | pb.FIRST * first
+    return flags.astype(tensors.FLAGS).tobytes()
+
+
+def _column(value: Any, dtype: np.dtype[Any], rows: int, what: str) -> np.ndarray:
     """`value` as [rows]; a single environment's scalar becomes [1]."""
     array = np.asarray(value, dtype)
     if array.ndim == 0 and rows == 1:

@@ -12,7 +12,7 @@ IN_PLACE = "-event_engine_client,-event_engine_listener"
 
 
 def poll_in_place() -> None:
-    """Ask gRPC to wait in the thread that asks. To be called before gRPC is imported, which listens then.
+    """Ask gRPC to wait in the thread that asks. To be called before gRPC is imported, which reads it.
 
     It is asked by an environment variable, which child processes get too. Where the user has set that,
     or has imported gRPC already, nothing changes: all works then, more slowly.
