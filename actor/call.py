@@ -6,7 +6,6 @@ asked by whoever waits, which takes a fifth of the CPU time (docs/decisions/0025
 is in `grpc._cython`, which is not public; all of that which is used is used here.
 """
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -14,8 +13,6 @@ from typing import Any, Final
 import grpc
 
 from protos.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 Status = tuple[grpc.StatusCode, str]
 
@@ -91,6 +88,7 @@ class Call:
         self._answer: bytes | None = None
         self._receiving = False
         self._sending = False
+        self._lost = False
 
     def send_and_receive(self, message: bytes, on_kick: Callable[[], None]) -> bytes | None:
         """Send `message` and wait for the next one from the other side.
@@ -109,14 +107,14 @@ class Call:
 
     def send(self, message: bytes, on_kick: Callable[[], None]) -> None:
         """Send `message`, once the one before it is on its way. Nothing where the call has ended."""
-        while self._sending:
-            self._take(on_kick)
+        self._wait_until_sent(on_kick)
+        # First, as Ctrl-C may come between the two: gRPC refuses a second message beside one.
+        self._sending = True
         self._sending = self._operate(self._send_operation(message, _NO_FLAGS), _SENT)
 
     def half_close(self, on_kick: Callable[[], None]) -> None:
         """Say that nothing more will be sent."""
-        while self._sending:
-            self._take(on_kick)
+        self._wait_until_sent(on_kick)
         self._operate(self._half_close_operation(_NO_FLAGS), _HALF_CLOSED)
 
     def status(self, on_kick: Callable[[], None]) -> Status:
@@ -130,18 +128,22 @@ class Call:
         self._call.operate((), _KICKED)
 
     def cancel(self) -> None:
-        """End the call, if it has not ended, and its connection."""
+        """End the call, if it has not ended, and its connection; this stays until the process ends where
+        Ctrl-C has cut off an event."""
         self._call.cancel(self._cancelled, "cancelled by the client")
         # gRPC closes a channel only after every event of its calls has been taken, and waits for ever
-        # for one that Ctrl-C has cut off on its way here.
+        # for one that was lost.
         give_up = time.monotonic() + DRAIN_SECONDS
         while self._call.operate((), _DRAINED):
-            while self._next_event().tag is not _DRAINED:
-                pass
-            if time.monotonic() > give_up:
-                logger.debug("an event of the call is lost: its connection stays until the process ends")
+            while (event := self._next_event()).tag is not _DRAINED:
+                self._note(event, _ignore)
+            if (self._lost and self._status is not None) or time.monotonic() > give_up:
                 return
         self._channel.close(self._cancelled, "closed by the client")
+
+    def _wait_until_sent(self, on_kick: Callable[[], None]) -> None:
+        while self._sending:
+            self._take(on_kick)
 
     def _operate(self, operation: Any, tag: str) -> bool:
         """Whether `tag` will be reported; not where the call has ended."""
@@ -149,7 +151,15 @@ class Call:
 
     def _take(self, on_kick: Callable[[], None]) -> None:
         """Wait for one event."""
-        event = self._next_event()
+        try:
+            event = self._next_event()
+        except BaseException:
+            # By a signal's handler, which meets the event on its way here more often than the waiting.
+            self._lost = True
+            raise
+        self._note(event, on_kick)
+
+    def _note(self, event: Any, on_kick: Callable[[], None]) -> None:
         tag = event.tag
         if tag is _RECEIVED:
             self._receiving = False
@@ -162,3 +172,7 @@ class Call:
             operation = event.batch_operations[1]
             code = _CODES.get(operation.code(), grpc.StatusCode.UNKNOWN)
             self._status = code, operation.details() or "no details"
+
+
+def _ignore() -> None:
+    """What to do at a kick, where nothing can be cut short."""

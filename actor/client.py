@@ -290,7 +290,7 @@ def _flags(timestep: TimeStep, rows: int) -> bytes:
     # Most steps have none, and bytes are compared faster than arrays are computed with.
     if terminated.tobytes() == truncated.tobytes() == first.tobytes() == none:
         return none
-    flags = pb.TERMINATED * terminated | pb.TRUNCATED * truncated | pb.FIRST * first
+    flags: np.ndarray = pb.TERMINATED * terminated | pb.TRUNCATED * truncated | pb.FIRST * first
     return flags.astype(tensors.FLAGS).tobytes()
 
 

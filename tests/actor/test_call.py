@@ -129,13 +129,32 @@ def test_an_end_is_told_by_its_status(queue: FakeQueue) -> None:
     assert call.status(nothing) == (grpc.StatusCode.UNAVAILABLE, "gone")
 
 
-def test_a_connection_that_lost_an_event_to_ctrl_c_is_left_open(
+def test_a_connection_whose_call_does_not_end_is_left_open(
     queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gRPC would wait for the event for ever."""
+    """gRPC would wait for the end for ever."""
     monkeypatch.setattr(actor.call, "DRAIN_SECONDS", 0.0)
     call = make_call()
     monkeypatch.setattr(queue, "cancel", lambda *_: None)
+    call.cancel()
+    assert not queue.closed
+
+
+def test_a_connection_that_lost_an_event_to_ctrl_c_is_left_open_at_once(
+    queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose() -> Event:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(actor.call, "DRAIN_SECONDS", 3600)
+    call = make_call()
+    with monkeypatch.context() as patch:
+        patch.setattr(call, "_next_event", lose)
+        with pytest.raises(KeyboardInterrupt):
+            call.send_and_receive(b"step", nothing)
+    monkeypatch.setattr(queue, "cancel", lambda *_: None)
+    cancelled = grpc.StatusCode.CANCELLED.value[0]
+    queue.events.append(Event("status", [None, Operation((cancelled, "by the client"))]))
     call.cancel()
     assert not queue.closed
 
