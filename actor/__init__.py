@@ -11,8 +11,8 @@ import protos  # noqa: F401 - before gRPC too, for more of its settings
 # isort: split
 from actor.client import InferenceClient
 from actor.retry import RetryPolicy
-from actor.runner import Interrupted
 from actor.timestep import TimeStep, restart, transition
+from actor.waiting import Interrupted
 from protos.credentials import Credentials
 
 __all__ = [

@@ -1,19 +1,18 @@
 """`InferenceClient`: hand in what environments show, get the policy's actions back."""
 
-import asyncio
 import logging
 import os
 import platform
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
 from actor.retry import RetryPolicy
-from actor.runner import make_runner
 from actor.stream import Stream
 from actor.timestep import TimeStep
+from actor.waiting import Waiting
 from protos import PROTOCOL_MINOR, PROTOCOL_VERSION, specs, tensors
 from protos import inference_pb2 as pb
 from protos.credentials import Credentials
@@ -25,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 MAX_ERROR = 2_000
 """Most characters that the learner is told of what went wrong; it logs fewer."""
+
+BOOL = np.dtype(np.bool_)
 
 MODES = {"train": pb.TRAIN, "evaluate": pb.EVALUATE}
 
@@ -85,12 +86,14 @@ class InferenceClient:
         self._answer_timeout_seconds = answer_timeout_seconds
         self._name = name or f"{platform.node()}:{os.getpid()}"
         self._flatten = specs.flattener(self.spec.observation)
-        self._everyone = np.arange(num_environments or 1, dtype=tensors.INDEX)
+        self._count = num_environments or 1
+        self._everyone = np.arange(self._count, dtype=tensors.INDEX).tobytes()
         self._sequence = 0
         self._token = b""
-        self._runner = make_runner()
+        self._waiting = Waiting()
         self._stream: Stream | None = None
         self._abandoned = False
+        self._closed = False
 
     def __enter__(self) -> "InferenceClient":
         """Open the session; waits for the learner by the retry policy.
@@ -133,10 +136,10 @@ class InferenceClient:
             RequestError: the learner could not be reached before the retry policy gave up, or failed.
             Interrupted: `interrupt` was called.
         """
-        step = self._encode(timestep, environments)
-        answer = self._exchange(step)
+        message = self._encode(timestep, environments)
+        answer = self._exchange(message)
         self.policy_version = answer.policy_version
-        rows = len(step.flags)
+        rows = len(message.step.flags)
         # A copy, because what was decoded is read-only and some environments change it in place.
         actions = tensors.decode(answer.action, self.spec.action, rows, "action").copy()
         return actions[0] if self.num_environments is None else actions
@@ -144,7 +147,7 @@ class InferenceClient:
     def interrupt(self) -> None:
         """Make a waiting `act`, and every later one, raise `Interrupted`. For signal handlers and
         other threads."""
-        self._runner.interrupt()
+        self._waiting.interrupt()
 
     def close(self, error: str = "") -> None:
         """End the session, so that the learner waits for nothing. Idempotent.
@@ -152,41 +155,42 @@ class InferenceClient:
         Args:
             error: what went wrong with the environment; the learner logs it.
         """
-        self._runner.finish(self._close(error))
+        self._closed = True
+        try:
+            self._close_stream(error)
+        finally:
+            self._waiting.end()
 
-    async def _close(self, error: str) -> None:
+    def _close_stream(self, error: str) -> None:
         if self._stream is not None:
             stream, self._stream = self._stream, None
-            await stream.close(_sendable(error[:MAX_ERROR]))
+            stream.close(_sendable(error[:MAX_ERROR]))
 
     # One step -----------------------------------------------------------------------------------
 
-    def _encode(self, timestep: TimeStep, environments: Sequence[int] | None) -> pb.Step:
+    def _encode(self, timestep: TimeStep, environments: Sequence[int] | None) -> pb.ClientMessage:
         indices = self._everyone if environments is None else self._indices(environments)
-        rows = len(indices)
+        rows = len(indices) // tensors.INDEX.itemsize
+        leaves = self._flatten(timestep.observation)
         if self.num_environments is None:
-            leaves = [np.asarray(leaf)[None] for leaf in self._flatten(timestep.observation)]
-        else:
-            leaves = self._flatten(timestep.observation)
-        flags = (
-            pb.TERMINATED * _column(timestep.terminated, np.bool_, rows, "terminated")
-            | pb.TRUNCATED * _column(timestep.truncated, np.bool_, rows, "truncated")
-            | pb.FIRST * _column(timestep.first, np.bool_, rows, "first")
-        )
-        self._sequence += 1
-        return pb.Step(
-            sequence=self._sequence,
-            environment=indices.tobytes(),
-            reward=_column(timestep.reward, tensors.REWARD, rows, "reward").tobytes(),
-            flags=flags.astype(tensors.FLAGS).tobytes(),
-            observation=[
+            leaves = [np.asarray(leaf)[None] for leaf in leaves]
+        message = pb.ClientMessage()
+        step = message.step
+        step.environment = indices
+        step.flags = _flags(timestep, rows)
+        step.reward = _column(timestep.reward, tensors.REWARD, rows, "reward").tobytes()
+        step.observation.extend(
+            [
                 tensors.encode(leaf, spec, rows, f"observation {spec.name!r}")
                 for leaf, spec in zip(leaves, self.spec.observation, strict=True)
-            ],
+            ]
         )
+        self._sequence += 1
+        step.sequence = self._sequence
+        return message
 
-    def _indices(self, environments: Sequence[int]) -> np.ndarray:
-        indices, count = np.asarray(environments), len(self._everyone)
+    def _indices(self, environments: Sequence[int]) -> bytes:
+        indices, count = np.asarray(environments), self._count
         if (
             indices.ndim != 1
             or indices.dtype.kind not in "iu"
@@ -196,23 +200,21 @@ class InferenceClient:
             raise InvalidRequest(
                 f"environments: expected 1 to {count} integers of 0 to {count - 1}, found {environments}"
             )
-        return indices.astype(tensors.INDEX)
+        return indices.astype(tensors.INDEX).tobytes()
 
-    def _exchange(self, step: pb.Step) -> pb.Actions:
+    def _exchange(self, step: pb.ClientMessage) -> pb.Actions:
         """Send a step and wait for its answer, in as many streams as it takes."""
         if self._abandoned:
             self._start_over()
         failure: RequestError | None = None
         attempts = self._attempts()
         while True:
-            if self._stream is None:
-                self._connect(attempts, failure)
-            stream = cast(Stream, self._stream)
+            stream = self._stream or self._connect(attempts, failure)
             try:
-                return self._runner.run(stream.exchange(step, self._answer_timeout_seconds))
+                return stream.exchange(step, self._answer_timeout_seconds)
             except RequestError as error:
                 self._stream = None
-                self._runner.run(stream.cancel())
+                stream.cancel()
                 if not error.retryable:
                     raise
                 logger.warning("lost the learner: %s", error)
@@ -226,41 +228,46 @@ class InferenceClient:
 
     def _start_over(self) -> None:
         """Leave the session whose last step was given up by Ctrl-C: the next step need not follow it."""
-        self._runner.run(self._close(""))
+        self._close_stream("")
         self._token = b""
         self._abandoned = False
 
     def _attempts(self) -> Iterator[int]:
-        return self._retry.attempts(lambda seconds: self._runner.run(asyncio.sleep(seconds)))
+        return self._retry.attempts(self._waiting.sleep)
 
-    def _connect(self, attempts: Iterator[int], failure: RequestError | None) -> None:
+    def _connect(self, attempts: Iterator[int], failure: RequestError | None) -> Stream:
+        if self._closed:
+            raise RuntimeError("the client is closed")
         for _ in attempts:
-            stream: Stream | None = None
             try:
-                stream = self._runner.run(Stream.dial(self._server, self._credentials))
-                opened = self._runner.run(stream.open(self._opening(), self._answer_timeout_seconds))
+                stream, opened = self._dial()
             except RequestError as error:
-                if stream is not None:
-                    self._runner.run(stream.cancel())
                 if not error.retryable:
                     raise
                 if str(error) != str(failure):
                     logger.warning("waiting for the learner at %s: %s", self._server, error)
                 failure = error
                 continue
-            self._token = opened.session_token
-            self._stream = stream
+            self._stream, self._token = stream, opened.session_token
             logger.info("%s at %s", "resumed" if opened.resumed else "connected", self._server)
-            return
+            return stream
         waited = self._retry.give_up_seconds
         within = "" if waited is None else f" within {waited:g} s"
         raise NotServing(f"no learner at {self._server}{within}: {failure}") from failure
+
+    def _dial(self) -> tuple[Stream, pb.Opened]:
+        stream = Stream.dial(self._server, self._credentials, self._waiting)
+        try:
+            return stream, stream.open(self._opening(), self._answer_timeout_seconds)
+        except BaseException:
+            stream.cancel()
+            raise
 
     def _opening(self) -> pb.Open:
         return pb.Open(
             protocol_version=PROTOCOL_VERSION,
             protocol_minor=PROTOCOL_MINOR,
-            num_environments=len(self._everyone),
+            num_environments=self._count,
             spec=specs.to_proto(self.spec),
             mode=self._mode,
             resume_token=self._token,
@@ -274,7 +281,20 @@ def _sendable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _column(value: Any, dtype: Any, rows: int, what: str) -> np.ndarray:
+def _flags(timestep: TimeStep, rows: int) -> bytes:
+    """uint8 [rows]: the step's flags as bits."""
+    terminated = _column(timestep.terminated, BOOL, rows, "terminated")
+    truncated = _column(timestep.truncated, BOOL, rows, "truncated")
+    first = _column(timestep.first, BOOL, rows, "first")
+    none = bytes(rows)
+    # Most steps have none, and bytes are compared faster than arrays are computed with.
+    if terminated.tobytes() == truncated.tobytes() == first.tobytes() == none:
+        return none
+    flags: np.ndarray = pb.TERMINATED * terminated | pb.TRUNCATED * truncated | pb.FIRST * first
+    return flags.astype(tensors.FLAGS).tobytes()
+
+
+def _column(value: Any, dtype: np.dtype[Any], rows: int, what: str) -> np.ndarray:
     """`value` as [rows]; a single environment's scalar becomes [1]."""
     array = np.asarray(value, dtype)
     if array.ndim == 0 and rows == 1:

@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from actor.environments import VectorEnvironment
-from actor.runner import Interrupted
 from actor.timestep import TimeStep
+from actor.waiting import Interrupted
 from protos.errors import EnvironmentFailure, RunEnded
 
 logger = logging.getLogger(__name__)

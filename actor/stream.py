@@ -1,17 +1,16 @@
-"""One gRPC stream to the learner, as coroutines."""
+"""One gRPC stream to the learner."""
 
-import asyncio
 import logging
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
 
 import grpc
 
 from actor.alert import send_alert
+from actor.call import Call
+from actor.waiting import Overdue, Waiting
 from protos import inference_pb2 as pb
-from protos import inference_pb2_grpc
 from protos.credentials import Credentials
 from protos.errors import (
     ConfigError,
@@ -22,9 +21,12 @@ from protos.errors import (
     Unauthenticated,
     from_status,
 )
-from protos.final_status import FinalStatus
 
 logger = logging.getLogger(__name__)
+
+_METHOD = "/" + pb.DESCRIPTOR.services_by_name["Inference"].full_name + "/Act"
+
+_CLOSE_SECONDS = 2.0
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -54,79 +56,73 @@ _HINT = (
 
 
 class Stream:
-    """One gRPC stream. Its methods raise RequestError for whatever happens to it."""
+    """One gRPC stream. Its methods raise RequestError for whatever happens to it, and Interrupted where
+    `waiting` says so; the latter leaves the stream as it is."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, call: Any, send_alert: Callable[[], None] = lambda: None
+        self, call: Call, waiting: Waiting, send_alert: Callable[[], None] = lambda: None
     ) -> None:
-        self._channel = channel
         self._call = call
+        self._waiting = waiting
         self._send_alert = send_alert
-        # A step whose waiting Ctrl-C has ended may still be on its way out when Close is to follow, and
-        # gRPC refuses a second write beside the first.
-        self._writing = asyncio.Lock()
-        self._status = FinalStatus(call, (grpc.StatusCode.UNAVAILABLE, "the stream has ended"))
+        waiting.wake = call.kick
 
     @classmethod
-    async def dial(cls, server: str, credentials: Credentials) -> "Stream":
+    def dial(cls, server: str, credentials: Credentials, waiting: Waiting) -> "Stream":
         """A stream in a connection of its own, by what the credentials' files hold now."""
         try:
             metadata = credentials.metadata()
-            channel = credentials.channel(server, _OPTIONS)
+            channel_credentials = credentials.for_channel(server)
         except ConfigError as error:
             # They were good when the client began: these are new files, half of which may be to come.
             raise NotServing(str(error)) from error
-        stub = inference_pb2_grpc.InferenceStub(channel)
-        alert = partial(send_alert, server, credentials.tls_ca or "")
-        return cls(channel, stub.Act(metadata=metadata), alert)
+        call = Call(
+            server, _METHOD, options=_OPTIONS, credentials=channel_credentials, metadata=metadata
+        )
+        return cls(call, waiting, partial(send_alert, server, credentials.tls_ca or ""))
 
-    async def open(self, opening: pb.Open, timeout_seconds: float) -> pb.Opened:
-        message = await self._round_trip(pb.ClientMessage(open=opening), timeout_seconds)
-        return message.opened
+    def open(self, opening: pb.Open, timeout_seconds: float) -> pb.Opened:
+        return self._round_trip(pb.ClientMessage(open=opening), timeout_seconds).opened
 
-    async def exchange(self, step: pb.Step, timeout_seconds: float) -> pb.Actions:
-        message = await self._round_trip(pb.ClientMessage(step=step), timeout_seconds)
-        if message.actions.sequence != step.sequence:
+    def exchange(self, step: pb.ClientMessage, timeout_seconds: float) -> pb.Actions:
+        """The answer to a message that holds a step."""
+        actions = self._round_trip(step, timeout_seconds).actions
+        if actions.sequence != step.step.sequence:
             raise LearnerError(
-                f"sequence: expected an answer to {step.sequence}, found {message.actions.sequence}"
+                f"sequence: expected an answer to {step.step.sequence}, found {actions.sequence}"
             )
-        return message.actions
+        return actions
 
-    async def close(self, error: str) -> None:
-        """Say that the session is over, and wait for the learner to have heard it."""
+    def close(self, error: str) -> None:
+        """Say that the session is over, and wait for the learner to have heard it, even after
+        `interrupt`."""
+        self._waiting.begin(_CLOSE_SECONDS)
+        on_kick = self._waiting.check_deadline
         try:
-            async with asyncio.timeout(2.0):
-                await self._write(pb.ClientMessage(close=pb.Close(error=error)))
-                await self._call.done_writing()
-                await self._call.code()
-        except (TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
-            logger.debug("the stream broke before the session was closed")
-        await self.cancel()
+            # A step whose waiting was given up may still be on its way out: this goes after it.
+            self._call.send(_bytes(pb.ClientMessage(close=pb.Close(error=error))), on_kick)
+            self._call.half_close(on_kick)
+            self._call.status(on_kick)
+        except Overdue:
+            logger.debug("the learner did not hear in time that the session is over")
+        self.cancel()
 
-    async def cancel(self) -> None:
+    def cancel(self) -> None:
         self._call.cancel()
-        await self._channel.close()
 
-    async def _round_trip(self, message: pb.ClientMessage, timeout_seconds: float) -> pb.ServerMessage:
+    def _round_trip(self, message: pb.ClientMessage, timeout_seconds: float) -> pb.ServerMessage:
+        check = self._waiting.check
+        self._waiting.begin(timeout_seconds)
+        self._waiting.check_interrupted()
         try:
-            async with asyncio.timeout(timeout_seconds):
-                await self._write(message)
-                answer = await self._call.read()
-        except TimeoutError:
+            answer = self._call.send_and_receive(_bytes(message), check)
+            if answer is None:
+                raise self._failure(*self._call.status(check))
+        except Overdue:
             raise DeadlineExceeded(f"expected an answer within {timeout_seconds:g} s") from None
-        except (grpc.RpcError, asyncio.InvalidStateError):
-            raise await self._failure() from None
-        if answer is grpc.aio.EOF:
-            raise await self._failure()
-        return cast(pb.ServerMessage, answer)
+        return pb.ServerMessage.FromString(answer)
 
-    async def _write(self, message: pb.ClientMessage) -> None:
-        async with self._writing:
-            await self._call.write(message)
-
-    async def _failure(self) -> RequestError:
-        await self._call.code()
-        code, details = self._status.value
+    def _failure(self, code: grpc.StatusCode, details: str) -> RequestError:
         if (distrusted := _DISTRUSTED.search(details)) or _MISNAMED in details:
             self._send_alert()
             reason = distrusted[1].lower() if distrusted else "it has another name"
@@ -141,3 +137,7 @@ class Stream:
         if code in _BROKEN or code is grpc.StatusCode.OK:
             return NotServing(details + (_HINT if _CLOSED.search(details) else ""))
         return from_status(code, details)
+
+
+def _bytes(message: pb.ClientMessage) -> bytes:
+    return message.SerializeToString()

@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 
+from learner.final_status import FinalStatus, Status
 from learner.serving.recording import Entry, Kind, Opening, Recording
 from protos import inference_pb2 as pb
-from protos.final_status import FinalStatus, Status
 
 logger = logging.getLogger(__name__)
 

@@ -109,15 +109,23 @@ class Credentials:
         return () if token is None else ((AUTHORIZATION, f"Bearer {token}"),)
 
     def channel(self, server: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
-        """A connection to `server`, HOST:PORT or unix:PATH; unix sockets have no TLS.
+        """A connection to `server`, HOST:PORT or unix:PATH.
 
         Raises:
             ConfigError: a file cannot be used.
         """
-        credentials = None if server.startswith("unix:") else self._channel_credentials()
+        credentials = self.for_channel(server)
         if credentials is None:
             return grpc.aio.insecure_channel(server, options=options)
         return grpc.aio.secure_channel(server, credentials, options=options)
+
+    def for_channel(self, server: str) -> grpc.ChannelCredentials | None:
+        """What TLS needs for a connection to `server`; None for plain text, as unix sockets have it.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        return None if server.startswith("unix:") else self._channel_credentials()
 
     def _channel_credentials(self) -> grpc.ChannelCredentials | None:
         if self.tls_ca is None:

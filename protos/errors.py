@@ -16,7 +16,7 @@ SeedbedError
     ├── RunEnded           the run is complete; there is nothing left to do
     └── LearnerError       the learner failed on its own; its log says why
 
-`actor/runner.py` adds one below `SeedbedError`, which only clients meet: `Interrupted`.
+`actor/waiting.py` adds one below `SeedbedError`, which only clients meet: `Interrupted`.
 """
 
 import grpc

@@ -4,6 +4,7 @@ import math
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,11 +43,11 @@ class ArraySpec:
     minimum: np.ndarray | None = None
     maximum: np.ndarray | None = None
 
-    @property
+    @cached_property
     def num_elements(self) -> int:
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         """Bytes of one row."""
         return self.num_elements * self.dtype.itemsize

@@ -92,7 +92,7 @@ def decode(data: bytes, spec: ArraySpec, rows: int, what: str, *, clip: float = 
         _check_finite(array, what)
     if spec.dtype.kind == "b" and (array.view(np.uint8) > 1).any():
         raise InvalidRequest(f"{what}: expected bools of 0 or 1, found other bytes")
-    if spec.categorical and ((array < spec.minimum) | (array > spec.maximum)).any():
+    if spec.categorical and np.count_nonzero((array < spec.minimum) | (array > spec.maximum)):
         raise InvalidRequest(
             f"{what}: expected categories of {spec}, found {array.min()} to {array.max()}"
         )

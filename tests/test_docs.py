@@ -18,7 +18,7 @@ import pytest
 
 import protos.errors
 from actor.config import ActorOptions
-from actor.runner import Interrupted
+from actor.waiting import Interrupted
 from learner.__main__ import COMMANDS
 from learner.presets import starting_values
 from protos.options import parse, peek

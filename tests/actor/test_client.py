@@ -35,9 +35,10 @@ def learner(address: str) -> Iterator[FakeLearner]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left_open() -> Iterator[None]:
-    """Sockets and loops that a client forgot show as warnings, which are errors, when collected."""
+    """No thread of a client's outlives it; what else it forgot shows as a warning, which is an error."""
     yield
     gc.collect()
+    assert "client" not in [thread.name for thread in threading.enumerate()]
 
 
 def connect(address: str, **options: Any) -> InferenceClient:

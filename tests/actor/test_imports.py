@@ -13,13 +13,14 @@ for package in (actor, protos):
 sys.stdout.write("\\n".join(sorted(sys.modules)))
 """
 
-FORK_SUPPORT = """
+WHEN_GRPC_IS_IMPORTED = """
 import os, sys
 
 class Watch:
     def find_spec(self, name, path=None, target=None):
         if name == "grpc":
-            sys.stdout.write(os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "unset"))
+            for variable in ("GRPC_ENABLE_FORK_SUPPORT", "GRPC_EXPERIMENTS"):
+                print(os.environ.get(variable, "unset"))
 
 sys.meta_path.insert(0, Watch())
 import actor.__main__
@@ -36,9 +37,13 @@ def test_importing_every_module_of_the_actor_stays_light() -> None:
     assert imported & FORBIDDEN == set()
 
 
-def test_grpc_leaves_the_processes_that_environments_fork_alone() -> None:
+def test_grpc_is_told_of_forks_and_of_waiting_in_place_before_it_is_imported() -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
     done = subprocess.run(
-        [sys.executable, "-c", FORK_SUPPORT], capture_output=True, text=True, timeout=60, env=environ
+        [sys.executable, "-c", WHEN_GRPC_IS_IMPORTED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environ,
     )
-    assert done.stdout == "0", done.stderr
+    assert done.stdout.split() == ["0", "-event_engine_client,-event_engine_listener"], done.stderr

@@ -8,8 +8,8 @@ from gymnasium import spaces
 
 from actor.environments import make_environment
 from actor.loop import run_actor
-from actor.runner import Interrupted
 from actor.timestep import TimeStep, restart, transition
+from actor.waiting import Interrupted
 from protos.errors import EnvironmentFailure, InvalidRequest, RunEnded
 
 

@@ -17,9 +17,9 @@ from google.protobuf.json_format import Parse
 import actor.__main__ as main_module
 from actor.__main__ import main
 from actor.environments import make_environment
-from actor.runner import Interrupted
 from actor.stop_signals import StopSignals
 from actor.timestep import TimeStep
+from actor.waiting import Interrupted
 from protos import inference_pb2 as pb
 from protos.errors import NotServing, RunEnded
 from protos.specs import from_proto, from_spaces

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from actor import Credentials, InferenceClient, RetryPolicy, TimeStep, restart, transition
+from actor.waiting import Waiting
 from learner.flags import LEASE_START
 from learner.serving.batcher import Request
 from protos import inference_pb2 as pb
@@ -102,25 +103,25 @@ class Slow:
     opened = 0
 
     @classmethod
-    async def dial(cls, server: str, credentials: Credentials) -> "Slow":
+    def dial(cls, server: str, credentials: Credentials, waiting: Waiting) -> "Slow":
         return cls()
 
-    async def open(self, opening: pb.Open, timeout_seconds: float) -> pb.Opened:
+    def open(self, opening: pb.Open, timeout_seconds: float) -> pb.Opened:
         Slow.opened += 1
         Slow.now += 1.0
         if Slow.opened > Slow.late + 1:
             raise NotServing("gone")
         return pb.Opened(session_token=b"token")
 
-    async def exchange(self, step: pb.Step, timeout_seconds: float) -> pb.Actions:
+    def exchange(self, step: pb.ClientMessage, timeout_seconds: float) -> pb.Actions:
         Slow.now += 120.0
         if Slow.opened <= Slow.late:
             raise DeadlineExceeded("expected an answer within 120 s")
-        return pb.Actions(sequence=step.sequence, action=np.array([1, 2]).tobytes())
+        return pb.Actions(sequence=step.step.sequence, action=np.array([1, 2]).tobytes())
 
-    async def close(self, error: str) -> None: ...
+    def close(self, error: str) -> None: ...
 
-    async def cancel(self) -> None: ...
+    def cancel(self) -> None: ...
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_a_learner_that_answers_late_and_then_is_gone_is_given_up(slow: type[Slo
     assert slow.now - began == 30 + 1
 
 
-async def slow_answer(step: pb.Step, timeout_seconds: float) -> pb.Actions:
+def slow_answer(step: pb.ClientMessage, timeout_seconds: float) -> pb.Actions:
     raise DeadlineExceeded("expected an answer within 120 s")
 
 

@@ -12,9 +12,9 @@ import pytest
 from google.protobuf.message import Message
 
 import actor.client
+import actor.stream
 import learner.serving.service
 from actor.client import InferenceClient
-from actor.stream import Stream
 from actor.timestep import restart, transition
 from learner.config import LearnerOptions
 from protos import PROTOCOL_MINOR, PROTOCOL_VERSION
@@ -64,15 +64,15 @@ def act_for_an_episode(address: str) -> None:
 def test_an_actor_one_minor_version_older(
     serving: ServingLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, opened = Stream._write, []
+    serialize, opened = actor.stream._bytes, []
 
-    async def keep(stream: Stream, message: pb.ClientMessage) -> None:
+    def keep(message: pb.ClientMessage) -> bytes:
         if message.WhichOneof("kind") == "open":
             opened.append([field.name for field, _ in message.open.ListFields()])
-        await write(stream, message)
+        return serialize(message)
 
     monkeypatch.setattr(actor.client, "PROTOCOL_MINOR", PROTOCOL_MINOR - 1)
-    monkeypatch.setattr(Stream, "_write", keep)
+    monkeypatch.setattr(actor.stream, "_bytes", keep)
     act_for_an_episode(serving.listen)
     (fields,) = opened
     # 1.0 has no such field, and a number that is 0 is not sent.
@@ -82,14 +82,14 @@ def test_an_actor_one_minor_version_older(
 def test_an_actor_one_minor_version_newer(
     serving: ServingLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, written = Stream._write, []
+    serialize, written = actor.stream._bytes, []
 
-    async def write_newer(stream: Stream, message: pb.ClientMessage) -> None:
+    def serialize_newer(message: pb.ClientMessage) -> bytes:
         written.append(message.WhichOneof("kind"))
-        await write(stream, with_unknown_fields(message))
+        return serialize(with_unknown_fields(message))
 
     monkeypatch.setattr(actor.client, "PROTOCOL_MINOR", PROTOCOL_MINOR + 1)
-    monkeypatch.setattr(Stream, "_write", write_newer)
+    monkeypatch.setattr(actor.stream, "_bytes", serialize_newer)
     act_for_an_episode(serving.listen)
     assert written == ["open", *["step"] * 6, "close"]
 
