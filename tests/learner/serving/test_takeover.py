@@ -1,17 +1,17 @@
 """Streams from the server's side: two on one session, and one that nobody reads.
 
-The network is a test's: a writer that the network holds up
-hears late that its session goes on elsewhere, and its reader reads on until then.
+The network is a test's: where it holds a stream up, its client hears late that its session goes on
+elsewhere, and may still say something.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from google.protobuf.message import DecodeError
 
 from learner.serving.batcher import Request
 from learner.serving.leases import Lane
@@ -30,16 +30,21 @@ class Call:
     def __init__(self, service: InferenceService) -> None:
         self.sent: list[pb.ServerMessage] = []
         self.status: tuple[grpc.StatusCode, str] | None = None
-        self.flows = asyncio.Event()
-        self.flows.set()
-        self._incoming: asyncio.Queue[pb.ClientMessage | Exception] = asyncio.Queue()
-        self.task = asyncio.create_task(self._serve(service))
+        self._flows = True
+        self._unsent: deque[bytes] = deque()
+        self._status: tuple[grpc.StatusCode, str] | None = None
+        self._take: Callable[[bytes | None], None] | None = None
+        rpc: Any = self
+        self.task = asyncio.create_task(service.act(rpc))
 
     async def bring(self, message: Any) -> None:
-        """Let a message (or what reading it raises) arrive, and all that follows from it happen."""
-        if not isinstance(message, Exception | pb.ClientMessage):
+        """Let a message, or bytes that are none, arrive, and all that follows from it happen."""
+        if not isinstance(message, bytes | pb.ClientMessage):
             message = pb.ClientMessage(**{type(message).__name__.lower(): message})
-        self._incoming.put_nowait(message)
+        await settle()
+        take, self._take = self._take, None
+        if take is not None:  # Else it waits for a reader, and none will come.
+            take(message if isinstance(message, bytes) else message.SerializeToString())
         await settle()
 
     async def open(self, **changes: Any) -> pb.Opened:
@@ -54,28 +59,42 @@ class Call:
             for message in self.sent
         ]
 
-    async def _serve(self, service: InferenceService) -> None:
-        context: Any = self
-        try:
-            await service.Act(None, context)
-        except grpc.aio.AbortError:
-            assert self.status is not None
+    def hold(self) -> None:
+        """The network takes one more message, and delivers none."""
+        self._flows = False
 
-    # As grpc.aio.ServicerContext --------------------------------------------------------------
+    def let_flow(self) -> None:
+        self._flows = True
+        self._deliver()
 
-    async def read(self) -> pb.ClientMessage:
-        message = await self._incoming.get()
-        if isinstance(message, Exception):
-            raise message
-        return message
+    def _deliver(self) -> None:
+        while self._flows and self._unsent:
+            self.sent.append(pb.ServerMessage.FromString(self._unsent.popleft()))
+        if not self._unsent:
+            self.status = self._status
 
-    async def write(self, message: pb.ServerMessage) -> None:
-        await self.flows.wait()
-        self.sent.append(message)
+    # As learner.serving.rpc.Rpc ---------------------------------------------------------------
 
-    async def abort(self, code: grpc.StatusCode, details: str) -> None:
-        self.status = (code, details)
-        raise grpc.aio.AbortError
+    async def read(self) -> bytes | None:
+        message: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self.receive(message.set_result)
+        return await message
+
+    def receive(self, take: Callable[[bytes | None], None]) -> None:
+        self._take = take
+
+    def send(self, message: bytes) -> None:
+        assert self._status is None
+        self._unsent.append(message)
+        self._deliver()
+
+    @property
+    def unsent(self) -> int:
+        return max(len(self._unsent) - 1, 0)
+
+    def finish(self, status: grpc.StatusCode, details: str = "") -> None:
+        self._status = (status, details)
+        self._deliver()
 
     def peer(self) -> str:
         return "a test"
@@ -126,7 +145,7 @@ LATE = {
     "a bad step": step(2, float("nan")),
     "a good step": step(2, 66),
     "the step in flight": step(1, 10),
-    "no message": DecodeError("nonsense"),
+    "no message": b"\xff",
 }
 
 
@@ -135,7 +154,7 @@ def test_what_a_superseded_stream_brings_has_no_effect(late: Any) -> None:
     async def story(learner: Learner) -> None:
         former = Call(learner.service)
         opened = await former.open()
-        former.flows.clear()
+        former.hold()
         await former.bring(step(1, 10))
         await learner.answer(0)  # The network holds it up, and so the news that the session moves.
         stream = Call(learner.service)
@@ -149,7 +168,7 @@ def test_what_a_superseded_stream_brings_has_no_effect(late: Any) -> None:
         await stream.bring(step(2, 20))
         await learner.answer(1)
         assert stream.actions() == [(1, [10]), (2, [20])]
-        former.flows.set()
+        former.let_flow()
         await former.task
         assert former.status == (
             grpc.StatusCode.UNAVAILABLE,
@@ -173,7 +192,7 @@ def test_slots_are_released_once_whoever_closes_first(first: str) -> None:
     async def story(learner: Learner) -> None:
         former, stream = Call(learner.service), Call(learner.service)
         opened = await former.open(num_environments=2)
-        former.flows.clear()
+        former.hold()
         await former.bring(step(1, 10, 11))
         await learner.answer(0)
         await stream.open(num_environments=2, resume_token=opened.session_token)
@@ -184,7 +203,7 @@ def test_slots_are_released_once_whoever_closes_first(first: str) -> None:
         assert learner.dropped == [], "a step is not answered yet"
         await learner.answer(1)
         assert learner.dropped == [[0, 1]]
-        former.flows.set()
+        former.let_flow()
         await asyncio.gather(former.task, stream.task)
         assert learner.dropped == [[0, 1]]
         assert sorted(learner.slots.lease(CAPACITY)) == list(range(CAPACITY))
@@ -228,14 +247,14 @@ def test_who_sends_and_does_not_read_is_cut_off() -> None:
         stream = Call(learner.service)
         await stream.open(num_environments=2)
         await stream.bring(step(1, 10, 11))
-        stream.flows.clear()
+        stream.hold()
         await learner.answer(0)
         for _ in range(21):  # Twice the environments and 16 may wait; one is being written.
             assert learner.dropped == []
             await stream.bring(step(1, 10, 11))
         assert learner.dropped == [[0, 1]], "its reader has ended, and its lease with it"
         await stream.bring(step(1, 10, 11))
-        stream.flows.set()
+        stream.let_flow()
         await stream.task
         assert len(stream.sent) == 22, "nothing piles up meanwhile"
         assert stream.status == (
