@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import tensorflow as tf
 
+from learner.agents.shapes import reshaped, with_leading_of
 from learner.experience.trajectory import Tensor
 from protos.errors import ConfigError
 from protos.options import flag
@@ -105,6 +106,11 @@ class Categorical:
         self._minimum = spec.minimum.astype(np.int64)
         exists = np.arange(self._categories) < counts[:, None]
         self._exists = None if exists.all() else exists
+        # A dimension of one element would cost acting, and do nothing.
+        self._logits_shape: tuple[int, ...] = (self._categories,)
+        if self._elements > 1:
+            self._logits_shape = (self._elements, self._categories)
+        self._axes = [-1, -2][: len(self._logits_shape)]
 
     @property
     def num_outputs(self) -> int:
@@ -116,37 +122,40 @@ class Categorical:
         # might get minus infinity and lose to one that does not exist.
         tiny = np.finfo(np.float32).tiny
         uniform = tf.random.stateless_uniform(tf.shape(logits), seed, minval=tiny)
-        return self._shaped(tf.argmax(logits - tf.math.log(-tf.math.log(uniform)), -1, tf.int32))
+        return self._best(logits - tf.math.log(-tf.math.log(uniform)), parameters)
 
     def mode(self, parameters: Tensor) -> Tensor:
-        return self._shaped(tf.argmax(self._logits(parameters), -1, tf.int32))
+        return self._best(self._logits(parameters), parameters)
 
     def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
-        logits = self._logits(parameters)
-        labels = tf.reshape(action, tf.shape(logits)[:-1])
+        # As a matrix: of any other rank, TensorFlow compares the shapes at each call.
+        logits = reshaped(self._logits(parameters), [-1, self._categories])
+        labels = reshaped(action, [-1])
         cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return -tf.reduce_sum(cross_entropy, -1)
+        if self._elements == 1:
+            return -with_leading_of(parameters, cross_entropy, ())
+        return -tf.reduce_sum(with_leading_of(parameters, cross_entropy, (self._elements,)), -1)
 
     def entropy(self, parameters: Tensor) -> Tensor:
         log_p = tf.nn.log_softmax(self._logits(parameters))
-        return -tf.reduce_sum(tf.exp(log_p) * log_p, (-2, -1))
+        return -tf.reduce_sum(tf.exp(log_p) * log_p, self._axes)
 
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
         log_p, log_q = (tf.nn.log_softmax(self._logits(x)) for x in (p, q))
-        return tf.reduce_sum(tf.exp(log_p) * (log_p - log_q), (-2, -1))
+        return tf.reduce_sum(tf.exp(log_p) * (log_p - log_q), self._axes)
 
     def to_environment(self, action: Tensor) -> Tensor:
         return tf.cast(tf.cast(action, tf.int64) + self._minimum, self._spec.dtype)
 
     def _logits(self, parameters: Tensor) -> Tensor:
-        """[..., element, category]."""
-        shape = tf.concat([tf.shape(parameters)[:-1], [self._elements, self._categories]], 0)
-        logits = tf.reshape(parameters, shape)
+        """[..., element, category], or [..., category] of a single element."""
+        logits = with_leading_of(parameters, parameters, self._logits_shape)
         return logits if self._exists is None else tf.where(self._exists, logits, _IMPOSSIBLE)
 
-    def _shaped(self, index: Tensor) -> Tensor:
-        """[..., element] as [..., *shape]."""
-        return tf.reshape(index, tf.concat([tf.shape(index)[:-1], self._spec.shape], 0))
+    def _best(self, logits: Tensor, parameters: Tensor) -> Tensor:
+        """Sampled actions [..., *shape]: in each element, the category of the highest logit."""
+        index = tf.argmax(logits, -1, tf.int32)
+        return with_leading_of(parameters, index, self._spec.shape)
 
 
 class DiagonalGaussian:
@@ -192,7 +201,8 @@ class DiagonalGaussian:
 
     def log_prob(self, parameters: Tensor, action: Tensor) -> Tensor:
         mean, log_std = self._split(parameters)
-        z = (tf.reshape(action, tf.shape(mean)) - mean) * tf.exp(-log_std)
+        flat = with_leading_of(mean, action, (self._spec.num_elements,))
+        z = (flat - mean) * tf.exp(-log_std)
         return -tf.reduce_sum(0.5 * tf.square(z) + log_std + 0.5 * math.log(2 * math.pi), -1)
 
     def entropy(self, parameters: Tensor) -> Tensor:
@@ -223,4 +233,4 @@ class DiagonalGaussian:
 
     def shaped(self, action: Tensor) -> Tensor:
         """[..., element] as [..., *shape]."""
-        return tf.reshape(action, tf.concat([tf.shape(action)[:-1], self._spec.shape], 0))
+        return with_leading_of(action, action, self._spec.shape)

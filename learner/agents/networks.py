@@ -209,7 +209,7 @@ class Encoder:
         parts = [torso(inputs[i]) for i, torso in self._images.items()]
         if self._mlp is not None:
             vectors = [vector(self._leaves[i], inputs[i]) for i in self._vectors]
-            parts.append(self._mlp(tf.concat(vectors, -1)))
+            parts.append(self._mlp(tf.concat(vectors, -1) if len(vectors) > 1 else vectors[0]))
         return tf.concat(parts, -1) if len(parts) > 1 else parts[0]
 
 
@@ -245,7 +245,7 @@ class ValueHead:
 
     def __call__(self, features: Tensor) -> Tensor:
         """[N] from [N, features]."""
-        return self._dense(features)[:, 0]
+        return tf.reshape(self._dense(features), [-1])
 
 
 def _of_head(options: AgentOptions, torso: str, head: int) -> AgentOptions:

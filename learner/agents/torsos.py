@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from learner.agents.layers import Conv, Dense, Variables, prefixed
+from learner.agents.shapes import reshaped
 from learner.agents.memory import Frames
 from learner.experience.trajectory import Tensor
 from protos.specs import ArraySpec
@@ -166,7 +167,7 @@ def vector(leaf: ArraySpec, value: Tensor | Frames) -> Tensor:
         index = tf.cast(value, tf.int64) - leaf.minimum.astype(np.int64)
         hot = tf.one_hot(index, int(leaf.num_categories.max()))
         return tf.reshape(hot, [-1, vector_size(leaf, 1)])
-    x = tf.reshape(tf.cast(value, tf.float32), [-1, leaf.num_elements])
+    x = reshaped(tf.cast(value, tf.float32), [-1, leaf.num_elements])
     return x * PIXEL_SCALE if leaf.dtype == np.uint8 else x
 
 
