@@ -4,11 +4,13 @@
 
 The same run measures the two things that no server can save: the same messages through a bare gRPC
 echo server, and the same policy on batches of the same mean size. `ratio` is the measured rate as a
-part of 1 / (1 / echo + 1 / policy), the rate at which nothing else would cost anything.
+part of 1 / (1 / echo + 1 / policy), the rate at which nothing else would cost anything. The echo is of
+`grpc.aio`, what a server in Python is built on as a rule; beside it is one over seedbed's own transport,
+which is faster, with a `transport_ratio` of its own.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +21,7 @@ from benchmarks.children import Child, address, child
 from benchmarks.echo import run_echo
 from benchmarks.load import Loaded, load
 from benchmarks.measure import Meter, Window, percentiles
+from benchmarks.queue_echo import run_calls, run_queue_echo
 from benchmarks.serving_actor import ActorSetup, run_free_actor
 from benchmarks.serving_learner import Counters, Setup, local_options, run_learner
 from benchmarks.streams import Plan, run_streams
@@ -92,19 +95,32 @@ def measure(options: ServingOptions) -> tuple[dict[str, Any], dict[str, Window]]
         serving = _serving(options, served)
         rows = max(round(serving["mean_batch"]), 1)
         policy, policy_window = _policy(options, learner, rows)
-    echo, echo_window = _echo(options)
-    rate, alone = serving["observations_per_second"], (echo, policy)
-    limit = 1 / sum(1 / each["observations_per_second"] for each in alone)
-    cpu_limit = sum(each["cpu_seconds_per_million"] for each in alone)
+    echo, echo_window = _echo(options, run_echo, run_streams)
+    transport, transport_window = _echo(options, run_queue_echo, run_calls)
+    rate = serving["observations_per_second"]
+    limit, transport_limit = _limit(echo, policy), _limit(transport, policy)
+    cpu_limit = sum(each["cpu_seconds_per_million"] for each in (echo, policy))
     result = {
         "serving": serving,
         "echo": echo,
+        "transport": transport,
         "policy": policy,
         "limit_observations_per_second": limit,
         "ratio": rate / limit,
+        "transport_ratio": rate / transport_limit,
         "cpu_ratio": cpu_limit / serving["cpu_seconds_per_million"],
     }
-    return result, {"serving": served.window, "echo": echo_window, "the policy": policy_window}
+    return result, {
+        "serving": served.window,
+        "echo": echo_window,
+        "transport": transport_window,
+        "the policy": policy_window,
+    }
+
+
+def _limit(*alone: dict[str, Any]) -> float:
+    """Observations a second where nothing costs anything but these."""
+    return 1 / sum(1 / each["observations_per_second"] for each in alone)
 
 
 def _serve(options: ServingOptions, learner: Child) -> Loaded:
@@ -148,14 +164,17 @@ def _policy(options: ServingOptions, learner: Child, rows: int) -> tuple[dict[st
     return policy, window
 
 
-def _echo(options: ServingOptions) -> tuple[dict[str, Any], Window]:
+def _echo(
+    options: ServingOptions, serve: Callable[..., None], call: Callable[..., None]
+) -> tuple[dict[str, Any], Window]:
+    """The same messages, with `serve` and `call` as the processes' bodies."""
     step = step_message(options.spec, options.envs, SEQUENCE).SerializeToString()
     reply = actions_message(options.spec, options.envs, SEQUENCE).ByteSize()
-    with address(options.transport) as listen, child("echo", run_echo, listen, reply) as server:
+    with address(options.transport) as listen, child("echo", serve, listen, reply) as server:
         plan = Plan(server.answer(), count=1, step=step)
         echoed = load(
             server,
-            run_streams,
+            call,
             [plan] * options.actors,
             warm_up_seconds=options.warm_up_seconds / 2,
             seconds=options.seconds / 2,
@@ -201,10 +220,16 @@ def _threads(served: Loaded, rate: float) -> dict[str, float]:
 def tables(options: ServingOptions, result: dict[str, Any]) -> list[str]:
     """What to print."""
     serving, echo, policy = result["serving"], result["echo"], result["policy"]
+    transport = result["transport"]
     columns = ("observations_per_second", "cpu_seconds_per_million")
     rates = [
         ["serving", *(serving[name] for name in columns), *serving["round_trip_ms"].values()],
         ["echo alone", *(echo[name] for name in columns), *echo["round_trip_ms"].values()],
+        [
+            "its own transport alone",
+            *(transport[name] for name in columns),
+            *transport["round_trip_ms"].values(),
+        ],
         ["policy alone", *(policy[name] for name in columns), None, None, None],
     ]
     headers = ("", "observations/s", "CPU s / million", "p50 ms", "p95 ms", "p99 ms")
@@ -220,6 +245,7 @@ def tables(options: ServingOptions, result: dict[str, Any]) -> list[str]:
     split = [[name, spent, spent * options.envs] for name, spent in parts.items()]
     ratios = [
         ["ratio of observations/s to the limit's", result["ratio"]],
+        ["the same, with its own transport's echo", result["transport_ratio"]],
         ["ratio of the limit's CPU time to the measured", result["cpu_ratio"]],
         ["mean batch", serving["mean_batch"]],
         ["bytes of a request", echo["request_bytes"]],
