@@ -67,9 +67,6 @@ class NoExperience:
     def wait_for_room(self) -> bool:
         return True
 
-    def has_room(self) -> bool:
-        return True
-
     def append(self, steps: Steps) -> None:
         pass
 
@@ -99,7 +96,6 @@ class ServingLearner:
             max_rows=options.inference_batch_size,
             num_threads=options.inference_threads,
             seed=options.seed,
-            on_event_loop=True,
         )
         self._queue = UnrollQueue(capacity)
         self._pool = UnrollPool(

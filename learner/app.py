@@ -104,7 +104,6 @@ class Learner:
             num_threads=options.inference_threads,
             seed=options.seed,
             clip_observations=options.clip_observations,
-            on_event_loop=not options.takes_turns,
         )
         self.episodes = EpisodeTracker(slots, stop_return=options.stop_return)
         if restored:

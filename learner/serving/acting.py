@@ -8,7 +8,6 @@ from learner.serving.batcher import Batcher, InferenceBatch
 from learner.serving.inference import Experience, InferenceWorker
 from learner.serving.leases import Lane
 from learner.serving.policy_call import PolicyFunction
-from learner.serving.quick_inference import QUICK_SECONDS, QuickInference
 from learner.serving.slots import Slots
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations, Spread, merged
@@ -31,7 +30,6 @@ class Acting:
         clip_observations: limit that floats of observations are clipped to; 0 to refuse what is not
             finite.
         name: of the threads, before their number.
-        on_event_loop: whether a policy that is quick may be called on the event loop instead.
     """
 
     def __init__(
@@ -47,7 +45,6 @@ class Acting:
         greedy: bool = False,
         clip_observations: float = 0.0,
         name: str = "inference thread",
-        on_event_loop: bool = False,
     ) -> None:
         self._spec = spec
         self._weights = weights
@@ -68,8 +65,6 @@ class Acting:
         self.policy.warm_up(InferenceBatch(spec.observation, max_rows, num_slots))
         self.clocks = {f"{name} {index}": BusyClock() for index in range(num_threads)}
         """what each inference thread is busy with, by its name"""
-        self.quick = on_event_loop and num_threads == 1 and self.policy.largest_seconds <= QUICK_SECONDS
-        """whether the event loop itself calls the policy"""
         self._latencies = {name: Durations() for name in self.clocks}
         self._workers: list[InferenceWorker] = []
 
@@ -81,30 +76,20 @@ class Acting:
     def start(self, threads: Threads, episodes: EpisodeTracker, experience: Experience) -> None:
         """Start the inference threads; every answered step goes to both."""
         for name, clock in self.clocks.items():
+            latency = self._latencies[name]
             worker = InferenceWorker(
-                self.batcher,
-                self.policy,
-                self._weights,
-                clock,
-                self._latencies[name],
-                episodes,
-                experience,
+                self.batcher, self.policy, self._weights, clock, latency, episodes, experience
             )
             self._workers.append(worker)
             threads.start(name, worker.run)
 
     def lane(self, experience: Experience, *, trains: bool = True) -> Lane:
-        """Where the sessions go, once started; `experience` hears of the leases that end."""
-        submit = self.batcher.submit
-        if self.quick:
-            # The only thread's: the batcher has no buffer for two batches at once.
-            (worker,) = self._workers
-            submit = QuickInference(self.batcher, experience.has_room, worker.answer).submit
+        """Where the sessions go; `experience` hears of the leases that end."""
         return Lane(
             spec=self._spec,
             slots=self.slots,
             max_rows=self.max_rows,
-            submit=submit,
+            submit=self.batcher.submit,
             version=lambda: self._weights.version,
             drop=experience.drop,
             clip_observations=self._clip_observations,

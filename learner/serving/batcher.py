@@ -97,9 +97,8 @@ class InferenceBatch:
 class Batcher:
     """Iterates over batches of waiting requests, for one or more inference threads.
 
-    There is one buffer more than there are threads, so that filling overlaps inference, and no more
-    batches are answered at once than there are threads. A request that does not fit into the filling
-    buffer waits in line, and so do all after it.
+    There is one buffer more than there are threads, so that filling overlaps inference. A request
+    that does not fit into the filling buffer waits in line, and so do all after it.
 
     `_lock` guards every field, and the buffer that is being filled. How many rows a batch has and how
     long its first request has waited are measured once a batch.
@@ -132,16 +131,11 @@ class Batcher:
         self._ready = threading.Condition(self._lock)
 
     def submit(self, request: Request) -> None:
-        """Add a request, for a thread that iterates. Never blocks; dropped if the batcher is closed.
+        """Add a request. Never blocks; dropped if the batcher is closed.
 
         Raises:
             ValueError: it has more than `max_rows` rows, and would never fit.
         """
-        self.add(request)
-        self.wake()
-
-    def add(self, request: Request) -> None:
-        """As `submit`, but for `take_waiting`: no thread is woken."""
         if len(request.slots) > self.max_rows:
             raise ValueError(f"expected at most {self.max_rows} rows, found {len(request.slots)}")
         with self._lock:
@@ -153,32 +147,15 @@ class Batcher:
                 if not self._filling.size:
                     self._filling.since = self._clock()
                 self._filling.add(request)
-
-    def wake(self) -> None:
-        """Let a thread that iterates take what is there."""
-        with self._lock:
-            self._ready.notify()
+                self._ready.notify()
 
     def __iter__(self) -> Iterator[InferenceBatch]:
         """Batches as they fill, until closed. A batch is valid until the next one is asked for."""
         while (batch := self._take()) is not None:
             yield batch
-            self.release(batch)
-
-    def take_waiting(self) -> InferenceBatch | None:
-        """The batch of what is there; to be given back by `release`. None if nothing is, all buffers are
-        with the threads, or the batcher is closed."""
-        with self._lock:
-            if self._closed or not self._filling.size or not self._free:
-                return None
-            return self._taken()
-
-    def release(self, batch: InferenceBatch) -> bool:
-        """A batch has been answered. Whether there is more."""
-        with self._lock:
-            batch.clear()
-            self._free.append(batch)
-            return self._filling.size > 0
+            with self._lock:
+                batch.clear()
+                self._free.append(batch)
 
     def close(self) -> None:
         """End all iterations; requests that wait are never answered. Idempotent."""
@@ -202,22 +179,18 @@ class Batcher:
 
     def _take(self) -> InferenceBatch | None:
         with self._lock:
-            self._ready.wait_for(lambda: self._closed or (self._filling.size > 0 and self._free))
+            self._ready.wait_for(lambda: self._closed or self._filling.size > 0)
             if self._closed:
                 return None
-            batch = self._taken()
+            batch, self._filling = self._filling, self._free.pop()
+            self._fill_from_line()
             if self._filling.size:
                 self._ready.notify()
+            self._batches += 1
+            self._rows += batch.size
+            self._batch_rows.add(batch.size)
+            self._batch_wait.add(self._clock() - batch.since)
             return batch
-
-    def _taken(self) -> InferenceBatch:
-        batch, self._filling = self._filling, self._free.pop()
-        self._fill_from_line()
-        self._batches += 1
-        self._rows += batch.size
-        self._batch_rows.add(batch.size)
-        self._batch_wait.add(self._clock() - batch.since)
-        return batch
 
     def _fill_from_line(self) -> None:
         if self._waiting:

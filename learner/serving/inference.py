@@ -21,10 +21,6 @@ class Experience(Protocol):
         """Block until steps may be appended. False if there is no more use for them."""
         ...
 
-    def has_room(self) -> bool:
-        """Whether steps may be appended now."""
-        ...
-
     def append(self, steps: Steps) -> None:
         """Take in answered steps. Their arrays are overwritten after it has returned."""
         ...
@@ -67,20 +63,16 @@ class InferenceWorker:
             # Before the policy acts: what it then acts with is as new as can be.
             if not self._experience.wait_for_room():
                 return
-            self.answer(batch)
-
-    def answer(self, batch: InferenceBatch) -> None:
-        """Answer one batch, whose steps have room."""
-        busy = self._clock.busy_seconds()
-        with self._latency.measured():
-            with self._weights.reading() as version, self._clock.busy():
-                answer = self._policy(batch)
-            with self._clock.busy():
-                # Recorded before it is answered: an environment's next step must find this one
-                # stored.
-                self._record(_steps(batch, answer, version))
-                batch.reply(answer.action, version)
-        self.load_seconds += (self._clock.busy_seconds() - busy) * answer.efficiency
+            busy = self._clock.busy_seconds()
+            with self._latency.measured():
+                with self._weights.reading() as version, self._clock.busy():
+                    answer = self._policy(batch)
+                with self._clock.busy():
+                    # Recorded before it is answered: an environment's next step must find this one
+                    # stored.
+                    self._record(_steps(batch, answer, version))
+                    batch.reply(answer.action, version)
+            self.load_seconds += (self._clock.busy_seconds() - busy) * answer.efficiency
 
     def _record(self, steps: Steps) -> None:
         self._episodes.observe(steps.slots, steps.reward, steps.flags)

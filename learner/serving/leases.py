@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import secrets
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -95,7 +94,6 @@ class Leases:
         self.lease_seconds = lease_seconds
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._by_token: dict[bytes, Lease] = {}
         self._answers: deque[tuple[Lease, int, np.ndarray, int]] = deque()
         self._wakes = False
@@ -252,15 +250,12 @@ class Leases:
     # Answers ------------------------------------------------------------------------------------
 
     def _post(self, lease: Lease, sequence: int, actions: np.ndarray, version: int) -> None:
-        """Bring an answer to the event loop. Called by inference threads, or on the loop."""
+        """Bring an answer to the event loop. Called by inference threads."""
         self._answers.append((lease, sequence, actions, version))
         # One wake-up drains all that has come by then, so the answers of a batch share one. The flag
         # falls before the draining begins: who still saw it up is drained.
         if not self._wakes:
             self._wakes = True
-            if threading.get_ident() == self._thread:
-                self._loop.call_soon(self._deliver)
-                return
             with suppress(RuntimeError):  # The loop has ended, and every stream before it.
                 self._loop.call_soon_threadsafe(self._deliver)
 

@@ -86,8 +86,6 @@ class PolicyFunction:
         self._call = _trace(policy, self._tables, observation, seed, greedy)
         self.efficiency = [1.0] * (max_rows + 1)
         """by rows of a call, see `efficiencies`; known once it is warm"""
-        self.largest_seconds = 0.0
-        """of a call for as many rows as there can be, measured once it is warm"""
         self.layout = Layout(observation, self._record_specs(), self._state_specs(policy))
         """What a step consists of, as the policy's trace has shown."""
 
@@ -102,7 +100,6 @@ class PolicyFunction:
             outputs["action"].numpy()
             seconds[size] = time.monotonic() - begun
         self.efficiency = efficiencies(seconds, self._buckets[-1])
-        self.largest_seconds = seconds[self._buckets[-1]]
 
     @property
     def calls(self) -> int:

@@ -106,11 +106,6 @@ class Evaluations:
             self._changed.wait_for(lambda: self._closed or self._moment is not None)
             return not self._closed
 
-    def has_room(self) -> bool:
-        """Whether a round is under way."""
-        with self._lock:
-            return not self._closed and self._moment is not None
-
     def append(self, steps: Any) -> None:
         """Note which episodes begin. `steps` is `learner.experience.unrolls.Steps`."""
         first = steps.slots[(steps.flags & pb.FIRST) != 0]
