@@ -2,9 +2,9 @@
 
 import os
 
-# Before gRPC is imported, which reads it only then: let a thread that waits for a message read the network
-# itself. Otherwise each message passes through threads of gRPC's own, on either side, for twice the CPU
-# time (docs/decisions/0025-completion-queue.md). What the user has set stays.
+# Before gRPC is imported, which reads it only then: let a thread that waits for a message read the
+# network itself. Otherwise each message passes through threads of gRPC's own, on either side, for twice
+# the CPU time (docs/decisions/0025-completion-queue.md). What the user has set stays.
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 
 PROTOCOL_VERSION = 1
