@@ -31,8 +31,13 @@ class SlowOrder:
         return flags | LEASE_START if new else flags
 
 
+WILD = [0, 0, 0, 1, 2, 3, 4, 4, 5, 6, 7, 8]
+CALM = [0] * 50 + [pb.FIRST] * 4 + [pb.TERMINATED]
+
+
+@pytest.mark.parametrize("choices", [WILD, CALM], ids=["wild", "calm"])
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_are_judged_as_one_at_a_time(seed: int) -> None:
+def test_rows_are_judged_as_one_at_a_time(seed: int, choices: list[int]) -> None:
     rng = np.random.default_rng(seed)
     order, slow = RowOrder(ENVIRONMENTS), [SlowOrder() for _ in range(ENVIRONMENTS)]
     accepted = refused = 0
@@ -40,8 +45,9 @@ def test_rows_are_judged_as_one_at_a_time(seed: int) -> None:
         count = rng.integers(1, ENVIRONMENTS + 1)
         rows = np.sort(rng.permutation(ENVIRONMENTS)[:count])
         index = slice(None) if count == ENVIRONMENTS else rows
-        flags = rng.choice([0, 0, 0, 1, 2, 3, 4, 4, 5, 6, 7, 8], count).astype(np.uint8)
-        reward = rng.choice([0.0, 0.0, 0.0, 0.0, 1.5, np.nan, np.inf], count).astype(np.float32)
+        flags = rng.choice(choices, count).astype(np.uint8)
+        rewards = [0.0, 0.0, 0.0, 0.0, 1.5, np.nan, np.inf] if choices is WILD else [0.0] * 30 + [np.nan]
+        reward = rng.choice(rewards, count).astype(np.float32)
         allowed = all(slow[row].allows(int(f), r) for row, f, r in zip(rows, flags, reward, strict=True))
         if allowed:
             accepted += 1
