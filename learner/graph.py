@@ -3,7 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+ALIGNMENT = 64
+"""Bytes that TensorFlow aligns its tensors to; its operations abort the process for others."""
 
 
 class Graph:
@@ -30,3 +34,18 @@ class Graph:
         if self._names is not None and len(self._names) == len(flat):
             return dict(zip(self._names, flat, strict=True))
         return tf.nest.pack_sequence_as(self.outputs, flat)
+
+
+def host_tensor(array: np.ndarray) -> tf.Tensor:
+    """As `tf.constant(array)`, at a third of its cost, where there is no GPU.
+
+    Like that, it copies. TensorFlow takes the copy over as it is, and keeps it until the tensor is gone.
+    """
+    if array.dtype == np.bool_:
+        # Not all versions take these over.
+        return tf.constant(array)
+    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT
+    copy = np.ndarray(array.shape, array.dtype, memory, start)
+    copy[...] = array
+    return tf.experimental.dlpack.from_dlpack(copy.__dlpack__())

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from learner.agents.layers import Conv, Dense, Variables, prefixed
-from learner.agents.shapes import reshaped
 from learner.agents.memory import Frames
+from learner.agents.shapes import reshaped
 from learner.experience.trajectory import Tensor
 from protos.specs import ArraySpec
 

@@ -13,7 +13,7 @@ from learner.agents.agent import Policy
 from learner.experience.trajectory import ActInputs, State
 from learner.experience.unrolls import Layout, RowSpec
 from learner.flags import RESET
-from learner.graph import Graph
+from learner.graph import Graph, host_tensor
 from learner.serving.batcher import InferenceBatch
 from learner.serving.env_state import StateTables
 from protos.specs import ArraySpec
@@ -90,6 +90,10 @@ class PolicyFunction:
         """of a call for as many rows as there can be, measured once it is warm"""
         self.layout = Layout(observation, self._record_specs(), self._state_specs(policy))
         """What a step consists of, as the policy's trace has shown."""
+        self._record_outputs = [(name, f"record/{name}") for name in self.layout.record]
+        self._state_outputs = [(name, f"state/{name}") for name in self.layout.state]
+        # A GPU's tensors are to be copied there at once, as this does.
+        self._tensor = tf.constant if tf.config.list_physical_devices("GPU") else host_tensor
 
     def warm_up(self, batch: InferenceBatch) -> None:
         """Run every bucket on padding, so that no actor waits for what the first call prepares; and once
@@ -98,7 +102,7 @@ class PolicyFunction:
         for size in self._buckets:
             self._run(batch, size, self._next_call())
             begun = time.monotonic()
-            outputs, _ = self._run(batch, size, 0)
+            outputs = self._run(batch, size, 0)
             outputs["action"].numpy()
             seconds[size] = time.monotonic() - begun
         self.efficiency = efficiencies(seconds, self._buckets[-1])
@@ -119,28 +123,21 @@ class PolicyFunction:
         """Act for the batch's rows."""
         size = batch.size
         # Counted here, not by a variable: two threads could read one value of that.
-        outputs, state = self._run(batch, self._bucket_of[size], self._next_call())
+        outputs = self._run(batch, self._bucket_of[size], self._next_call())
         return PolicyAnswer(
             action=outputs["action"].numpy()[:size],
-            record={name: outputs[f"record/{name}"].numpy()[:size] for name in self.layout.record},
+            record={name: outputs[output].numpy()[:size] for name, output in self._record_outputs},
             state_before=lambda rows: {
-                name: tf.gather(value, rows).numpy() for name, value in state.items()
+                name: tf.gather(outputs[output], rows).numpy() for name, output in self._state_outputs
             },
             efficiency=self.efficiency[size],
         )
 
-    def _run(
-        self, batch: InferenceBatch, bucket: int, number: int
-    ) -> tuple[dict[str, tf.Tensor], State]:
-        leaves = [tf.constant(leaf[:bucket]) for leaf in batch.observation]
+    def _run(self, batch: InferenceBatch, bucket: int, number: int) -> dict[str, tf.Tensor]:
+        leaves = [self._tensor(leaf[:bucket]) for leaf in batch.observation]
         batch.set_call(number)
-        outputs = self._call(*leaves, tf.constant(batch.rows[:, :bucket]))
-        state = {
-            name.removeprefix("state/"): value
-            for name, value in outputs.items()
-            if name.startswith("state/")
-        }
-        return outputs, state
+        outputs: dict[str, tf.Tensor] = self._call(*leaves, self._tensor(batch.rows[:, :bucket]))
+        return outputs
 
     def _next_call(self) -> int:
         with self._lock:
