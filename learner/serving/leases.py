@@ -257,9 +257,10 @@ class Leases:
         if not self._wakes:
             self._wakes = True
             with suppress(RuntimeError):  # The loop has ended, and every stream before it.
-                self._loop.call_soon_threadsafe(self._deliver)
+                self._loop.call_soon_threadsafe(self.deliver)
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
+        """Hand the answers that have come by now to their streams."""
         self._wakes = False
         try:
             while self._answers:

@@ -227,11 +227,13 @@ class _Stream:
         self._record = record
         self._pace = Pace(max_message_rate)
         self._max_unread = 2 * len(lease.session.slots) + 16
+        self._half_closed = False
 
     def send(self, message: pb.ServerMessage) -> None:
         if not self.ended.done():
             self._record.sent(message)
             self._rpc.send(message.SerializeToString())
+            self._end_half_closed()
 
     def end(self, error: RequestError | None) -> None:
         if not self.ended.done():
@@ -246,9 +248,14 @@ class _Stream:
         lease = self.lease
         if self.ended.done() or lease.outbox is not self:
             return
+        if data is None:
+            # Without Close the lease lives on: a broken connection looks the same. What is still to be
+            # answered goes out before the stream ends.
+            self._half_closed = True
+            self._end_half_closed()
+            return
         try:
-            # After a half-close without Close the lease lives on: a broken connection looks the same.
-            goes_on = data is not None and self._take_in(_parse(data, self._record))
+            goes_on = self._take_in(_parse(data, self._record))
             if self._rpc.unsent > self._max_unread:
                 raise InvalidRequest(f"expected the answers to be read, found {self._max_unread} unread")
         except Exception as error:  # noqa: BLE001 - whatever it is, only this stream ends
@@ -261,6 +268,10 @@ class _Stream:
             asyncio.get_running_loop().call_later(seconds, self.listen)
         else:
             self.listen()
+
+    def _end_half_closed(self) -> None:
+        if self._half_closed and self.lease.session.idle:
+            self.end(None)
 
     def _take_in(self, message: pb.ClientMessage) -> bool:
         """Act on a message. False if it was the last."""
@@ -275,6 +286,8 @@ class _Stream:
             if message.close.error:
                 error = printable(message.close.error[:MAX_CLOSE_ERROR])
                 logger.warning("%s: its environment failed: %s", lease.session.client, error)
+            # What was answered before goes out before.
+            self._leases.deliver()
             self._leases.end(lease, LeaseEnd.CLOSED)
             return False
         raise InvalidRequest(f"expected Step or Close after Open, found {kind}")

@@ -38,13 +38,13 @@ class Call:
         self.task = asyncio.create_task(service.act(rpc))
 
     async def bring(self, message: Any) -> None:
-        """Let a message, or bytes that are none, arrive, and all that follows from it happen."""
-        if not isinstance(message, bytes | pb.ClientMessage):
+        """Let a message, bytes that are none, or the end (None) arrive, and all that follows happen."""
+        if message is not None and not isinstance(message, bytes | pb.ClientMessage):
             message = pb.ClientMessage(**{type(message).__name__.lower(): message})
         await settle()
         take, self._take = self._take, None
         if take is not None:  # Else it waits for a reader, and none will come.
-            take(message if isinstance(message, bytes) else message.SerializeToString())
+            take(message.SerializeToString() if isinstance(message, pb.ClientMessage) else message)
         await settle()
 
     async def open(self, **changes: Any) -> pb.Opened:
@@ -261,5 +261,38 @@ def test_who_sends_and_does_not_read_is_cut_off() -> None:
             grpc.StatusCode.INVALID_ARGUMENT,
             "expected the answers to be read, found 20 unread",
         )
+
+    run(story)
+
+
+def test_who_says_that_it_will_say_no_more_is_still_answered() -> None:
+    async def story(learner: Learner) -> None:
+        stream = Call(learner.service)
+        opened = await stream.open(num_environments=2)
+        await stream.bring(step(1, 10, environments=[0]))
+        await stream.bring(step(2, 20, environments=[1]))
+        await stream.bring(None)
+        await learner.answer(1)
+        assert not stream.task.done()
+        await learner.answer(0)
+        await stream.task
+        assert stream.actions() == [(2, [20]), (1, [10])]
+        again = Call(learner.service)
+        assert (await again.open(num_environments=2, resume_token=opened.session_token)).resumed
+
+    run(story)
+
+
+def test_what_was_answered_before_a_close_is_sent_before_it() -> None:
+    async def story(learner: Learner) -> None:
+        stream = Call(learner.service)
+        await stream.open()
+        await stream.bring(step(1, 10))
+        answer(learner.requests[0])  # And the loop has not yet gone round.
+        assert stream._take is not None
+        stream._take(pb.ClientMessage(close=pb.Close()).SerializeToString())
+        await stream.task
+        assert stream.actions() == [(1, [10])]
+        assert learner.dropped == [[0]]
 
     run(story)
