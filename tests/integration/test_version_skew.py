@@ -13,10 +13,12 @@ from google.protobuf.message import Message
 
 import actor.client
 import actor.stream
+import learner.serving.rpc
 import learner.serving.service
 from actor.client import InferenceClient
 from actor.timestep import restart, transition
 from learner.config import LearnerOptions
+from learner.serving.rpc import Rpc
 from protos import PROTOCOL_MINOR, PROTOCOL_VERSION
 from protos import inference_pb2 as pb
 from protos.errors import InvalidRequest
@@ -97,14 +99,15 @@ def test_an_actor_one_minor_version_newer(
 def test_a_learner_one_minor_version_newer(
     serving: ServingLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, written = learner.serving.service._write, []
+    send, written = learner.serving.rpc.Rpc.send, []
 
-    async def write_newer(message: pb.ServerMessage, *others: Any) -> None:
+    def send_newer(rpc: Rpc, data: bytes) -> None:
+        message = pb.ServerMessage.FromString(data)
         written.append(message.WhichOneof("kind"))
-        await write(with_unknown_fields(message), *others)
+        send(rpc, with_unknown_fields(message).SerializeToString())
 
     monkeypatch.setattr(learner.serving.service, "PROTOCOL_MINOR", PROTOCOL_MINOR + 1)
-    monkeypatch.setattr(learner.serving.service, "_write", write_newer)
+    monkeypatch.setattr(learner.serving.rpc.Rpc, "send", send_newer)
     act_for_an_episode(serving.listen)
     assert written == ["opened", *["actions"] * 6]
 
