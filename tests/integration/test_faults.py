@@ -66,7 +66,8 @@ def test_one_of_each_fault(tmp_path: Path) -> None:
     assert proof.figures["between"] <= ENVIRONMENTS * len(cluster.actors), "none but at the restart"
     assert proof.figures["learners"] == 2
     assert proof.figures["environments"] == 6 * ENVIRONMENTS
-    assert proof.figures["dropped"] > 0, "expected the ended actor's unfinished unrolls to be counted"
+    # Of how many steps is luck: it may end right after an unroll.
+    assert proof.figures["leases_dropped"] >= ENVIRONMENTS, "expected the ended actor's leases to be over"
     assert proof.figures["trained"] > 0
     assert reached >= target
 
