@@ -67,7 +67,7 @@ def test_one_of_each_fault(tmp_path: Path) -> None:
     assert proof.figures["learners"] == 2
     assert proof.figures["environments"] == 6 * ENVIRONMENTS
     # Of how many steps is luck: it may end right after an unroll.
-    assert proof.figures["leases_dropped"] >= ENVIRONMENTS, "expected the ended actor's leases to be over"
+    assert proof.figures["leases_dropped"] >= ENVIRONMENTS, "the ended actor's leases are over"
     assert proof.figures["trained"] > 0
     assert reached >= target
 
