@@ -241,6 +241,29 @@ def test_stopping_ends_the_calls_that_are_left(address: str) -> None:
         assert each.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
 
 
+def test_a_call_that_has_come_when_the_server_stops_harms_nothing(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one of hundreds that come back while the learner ends."""
+    met = threading.Event()
+    requested = RpcServer._requested
+
+    def stop_before(server: RpcServer, event: Any) -> None:
+        loop = asyncio.get_running_loop()
+        if event.success:
+            stopping = loop.create_task(server.stop(0.0))
+            loop.call_soon(requested, server, event)
+            stopping.add_done_callback(lambda _: met.set())
+
+    monkeypatch.setattr(RpcServer, "_requested", stop_before)
+    served = Served(address)
+    with served:
+        call = served.call([])
+        assert met.wait(PATIENCE_SECONDS)
+        assert call.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+    assert not served.failures
+
+
 def health_call(served: Served, requests: list[bytes]) -> Any:
     return served.call(requests, f"/{health.SERVICE_NAME}/Check")
 
