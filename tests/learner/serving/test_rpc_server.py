@@ -217,6 +217,25 @@ def test_other_threads_wake_the_loop_before_the_first_call_and_after_it(served: 
     assert served.run(ident()) == before != threading.get_ident()
 
 
+def test_the_loop_is_woken_by_who_wakes_it_already() -> None:
+    """As by the garbage collector, which may find a generator of the loop's anywhere."""
+    loop = CompletionLoop()
+    woken: list[str] = []
+
+    class Call:
+        def start_server_batch(self, operations: object, tag: object) -> None:
+            woken.append("a time")
+            if len(woken) == 1:
+                loop.call_soon_threadsafe(print)
+
+    loop.wake_by(Call())
+    waking = threading.Thread(target=loop.call_soon_threadsafe, args=[print], daemon=True)
+    waking.start()
+    waking.join(PATIENCE_SECONDS)
+    assert len(woken) == 2
+    loop.close()
+
+
 def test_an_event_that_fails_is_told_to_the_owner(served: Served) -> None:
     async def take_badly(rpc: Rpc) -> None:
         rpc.receive(lambda data: 1 // 0)
