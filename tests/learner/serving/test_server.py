@@ -78,8 +78,12 @@ def test_who_watches_health_and_takes_nothing_in_holds_up_nobody(address: str) -
         # It was not sent away for that, or for its silence, before.
         stranger.setblocking(False)
         with pytest.raises(BlockingIOError):
-            while stranger.recv(1 << 16):
-                pass
+            _read_to_the_end(stranger)
+
+
+def _read_to_the_end(stranger: socket.socket) -> None:
+    while stranger.recv(1 << 16):
+        pass
 
 
 def watching_without_a_window() -> bytes:
@@ -97,8 +101,7 @@ def watching_without_a_window() -> bytes:
         b"content-type": b"application/grpc",
     }
     block = b"".join(
-        b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
-        for name, value in fields.items()
+        b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields.items()
     )
     no_window = frame(4, 0, 0, b"\0\4" + bytes(4))
     call = frame(1, 4, 1, block) + frame(0, 1, 1, bytes(5))
