@@ -161,8 +161,8 @@ class ServerSecurity:
         lock = threading.Lock()
 
         def changed() -> Any:
-            """What gRPC asks for at each handshake. To what it gets it changes over without a lock,
-            beside handshakes in other threads: handed the same each time, it crashed. None for no change."""
+            """What gRPC asks for at each handshake; None for no change. To what it gets it changes over
+            without a lock, beside handshakes in other threads: with the same each time, it crashed."""
             nonlocal used
             assert self._certificates is not None
             with lock:
