@@ -50,8 +50,10 @@ class Waiting:
         if deadline < self._looks_at:
             self._going_on.put(True)
         elif self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="client", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._watch, name="client", daemon=True)
+            thread.start()
+            # Not before: Ctrl-C may keep it from starting.
+            self._thread = thread
 
     def check(self) -> None:
         """Whether to wait on.

@@ -32,7 +32,9 @@ class CompletionLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.queue = cygrpc.CompletionQueue()
         """what servers on this loop work with"""
-        self._lock = threading.Lock()
+        # Of the kind that its own thread may take again: the garbage collector runs where it likes, and
+        # asyncio's hook for generators that were left wakes the loop.
+        self._lock = threading.RLock()
         self._call: Any = None
         super().__init__(_Queue(self))
 

@@ -52,6 +52,7 @@ class RpcServer:
         self._routes: dict[str, Handler] = {}
         self._generic: list[grpc.GenericRpcHandler] = []
         self._tasks: dict[Rpc, asyncio.Task[None]] = {}
+        self._stopping = False
         self._stopped = asyncio.Event()
         self._server = cygrpc.Server([(name.encode(), value) for name, value in options], False)
         self._server.register_completion_queue(loop.queue)
@@ -93,6 +94,7 @@ class RpcServer:
 
     async def stop(self, grace: float) -> None:
         """Take no more calls, and end those that are left after `grace` seconds."""
+        self._stopping = True
         self._server.shutdown(self._loop.queue, self._shut_down)
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=grace)
@@ -104,6 +106,8 @@ class RpcServer:
 
     def _request(self) -> None:
         """Ask for the next call."""
+        if self._stopping:
+            return  # One that had come before is on its way here still, and gRPC refuses to be asked.
         self._server.request_call(self._loop.queue, self._loop.queue, self._requested)
 
     def _requested(self, event: Any) -> None:
@@ -187,7 +191,8 @@ class _Context:
         self._serialize = serialize
 
     async def write(self, message: Any) -> None:
-        await self._rpc.write(self._serialize(message))
+        # Waits for no client: health has a lock meanwhile that the learner's own thread asks for.
+        self._rpc.send(self._serialize(message))
 
     async def abort(self, status: grpc.StatusCode, details: str = "") -> None:
         raise Refused(status, details)

@@ -157,10 +157,19 @@ class ServerSecurity:
         """For the addresses on the network; None for plain text."""
         if self._certificates is None:
             return None
-        # gRPC asks anew at each handshake.
-        return grpc.dynamic_ssl_server_credentials(
-            self._certificates.get(), self._certificates.get, self._files[2] is not None
-        )
+        used = self._certificates.get()
+        lock = threading.Lock()
+
+        def changed() -> Any:
+            """What gRPC asks for at each handshake; None for no change. To what it gets it changes over
+            without a lock, beside handshakes in other threads: with the same each time, it crashed."""
+            nonlocal used
+            assert self._certificates is not None
+            with lock:
+                former, used = used, self._certificates.get()
+                return None if used is former else used
+
+        return grpc.dynamic_ssl_server_credentials(used, changed, self._files[2] is not None)
 
     def _read_certificates(self) -> Any:
         certificate, key, client_ca = self._files

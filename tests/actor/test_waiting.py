@@ -57,6 +57,21 @@ def test_a_wait_that_is_over_does_not_cut_the_next_short(
     waiting.check()
 
 
+def test_ctrl_c_that_keeps_its_thread_from_starting_leaves_deadlines_that_count(
+    waiting: Waiting, woken: "queue.SimpleQueue[None]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            waiting.begin(0.01)
+    waiting.end()
+    waiting.begin(0.01)
+    wait(woken)
+
+
 def test_many_waits_cost_the_thread_nothing(waiting: Waiting) -> None:
     """It is told of a deadline only where it would look too late."""
     waiting.begin(3600)

@@ -217,6 +217,25 @@ def test_other_threads_wake_the_loop_before_the_first_call_and_after_it(served: 
     assert served.run(ident()) == before != threading.get_ident()
 
 
+def test_the_loop_is_woken_by_who_wakes_it_already() -> None:
+    """As by the garbage collector, which may find a generator of the loop's anywhere."""
+    loop = CompletionLoop()
+    woken: list[str] = []
+
+    class Call:
+        def start_server_batch(self, operations: object, tag: object) -> None:
+            woken.append("a time")
+            if len(woken) == 1:
+                loop.call_soon_threadsafe(print)
+
+    loop.wake_by(Call())
+    waking = threading.Thread(target=loop.call_soon_threadsafe, args=[print], daemon=True)
+    waking.start()
+    waking.join(PATIENCE_SECONDS)
+    assert len(woken) == 2
+    loop.close()
+
+
 def test_an_event_that_fails_is_told_to_the_owner(served: Served) -> None:
     async def take_badly(rpc: Rpc) -> None:
         rpc.receive(lambda data: 1 // 0)
@@ -239,6 +258,29 @@ def test_stopping_ends_the_calls_that_are_left(address: str) -> None:
         assert next(other) == b"x"
     for each in (call, other):
         assert each.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+
+
+def test_a_call_that_has_come_when_the_server_stops_harms_nothing(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one of hundreds that come back while the learner ends."""
+    met = threading.Event()
+    requested = RpcServer._requested
+
+    def stop_before(server: RpcServer, event: Any) -> None:
+        loop = asyncio.get_running_loop()
+        if event.success:
+            stopping = loop.create_task(server.stop(0.0))
+            loop.call_soon(requested, server, event)
+            stopping.add_done_callback(lambda _: met.set())
+
+    monkeypatch.setattr(RpcServer, "_requested", stop_before)
+    served = Served(address)
+    with served:
+        call = served.call([])
+        assert met.wait(PATIENCE_SECONDS)
+        assert call.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+    assert not served.failures
 
 
 def health_call(served: Served, requests: list[bytes]) -> Any:

@@ -1,10 +1,11 @@
 """How a learner's address is protected: what is refused at the start, and what is read again later."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from learner.config import LearnerOptions
@@ -114,6 +115,22 @@ def test_tokens_are_not_in_sight(authority: Authority) -> None:
 
 
 # Files that change ------------------------------------------------------------------------------
+
+
+def test_grpc_is_handed_certificates_only_when_they_are_others(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Handed the same at each handshake, it crashed where there were many at once."""
+    asked: list[Callable[[], Any]] = []
+    monkeypatch.setattr(
+        grpc, "dynamic_ssl_server_credentials", lambda initial, ask, mutual: asked.append(ask)
+    )
+    security(**authority.issue("learner")).credentials()
+    (ask,) = asked
+    assert ask() is None
+    authority.issue("learner")
+    assert isinstance(ask(), grpc.ServerCertificateConfiguration)
+    assert ask() is None
 
 
 class Reader:
