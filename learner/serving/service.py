@@ -23,7 +23,7 @@ from protos.specs import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
 
-METHOD = "/" + "/".join((pb.DESCRIPTOR.services_by_name["Inference"].full_name, "Act"))
+METHOD = f"/{pb.DESCRIPTOR.services_by_name['Inference'].full_name}/Act"
 
 MAX_MESSAGE_BYTES = 256 << 20
 """Largest message that the server takes in."""
