@@ -6,12 +6,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import grpc
-import numpy as np
 
 from actor.call import Call
-from benchmarks.children import commands, raise_file_limit, with_port
+from benchmarks.children import raise_file_limit, with_port
 from benchmarks.echo import OPTIONS
-from benchmarks.streams import ACT, CHANNEL_OPTIONS, Plan, Traffic
+from benchmarks.streams import ACT, CHANNEL_OPTIONS, Plan, answer_windows
 from learner.serving.completion_loop import CompletionLoop
 from learner.serving.rpc import Rpc
 from learner.serving.rpc_server import RpcServer
@@ -58,10 +57,7 @@ def run_calls(connection: Connection, plan: Plan, stopped: Any) -> None:
         _exchange(call, plan.step)
         stamps.extend((began, time.monotonic()))
     call.cancel()
-    times = np.frombuffer(stamps).reshape(-1, 2)
-    for start, stop in commands(connection):
-        inside = times[(times[:, 1] >= start) & (times[:, 1] < stop)]
-        connection.send(Traffic(len(inside), inside[:, 1] - inside[:, 0]))
+    answer_windows(connection, stamps)
 
 
 def _exchange(call: Call, message: bytes) -> None:

@@ -58,6 +58,15 @@ def run_streams(connection: Connection, plan: Plan, stopped: Any) -> None:
     raise_file_limit()
     stamps = array("d")
     asyncio.run(_run(connection, plan, stopped, stamps))
+    answer_windows(connection, stamps)
+
+
+def answer_windows(connection: Connection, stamps: "array[float]") -> None:
+    """Answer `(start, stop)` with the `Traffic` of that window, until the pipe closes.
+
+    Args:
+        stamps: when each round trip began and ended, one after the other, of `time.monotonic`.
+    """
     times = np.frombuffer(stamps).reshape(-1, 2)
     for start, stop in commands(connection):
         inside = times[(times[:, 1] >= start) & (times[:, 1] < stop)]

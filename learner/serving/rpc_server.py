@@ -135,6 +135,7 @@ class RpcServer:
         except DecodeError:
             rpc.finish(grpc.StatusCode.INVALID_ARGUMENT, "expected another message, or a whole one")
         except Exception:
+            # Whatever it is, only this call ends, and its client is told nothing of the cause.
             logger.exception("%s: unexpected failure in %s", rpc.peer(), rpc.method)
             rpc.finish(grpc.StatusCode.UNKNOWN, "unexpected failure in the learner; see its log")
         rpc.finish(grpc.StatusCode.OK)

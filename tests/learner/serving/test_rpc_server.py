@@ -4,7 +4,6 @@ import asyncio
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -66,11 +65,6 @@ class Served:
 async def echo(rpc: Rpc) -> None:
     while (message := await rpc.read()) is not None:
         rpc.send(message)
-
-
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    return f"unix:{tmp_path}/s"
 
 
 @pytest.fixture
