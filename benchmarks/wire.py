@@ -124,6 +124,7 @@ def _lane(spec: EnvironmentSpec, num_envs: int) -> Lane:
         slots=Slots(num_envs),
         max_rows=num_envs,
         submit=submit,
+        hand_over=lambda: None,
         version=lambda: VERSION,
         drop=lambda slots, reason: None,
     )

@@ -106,6 +106,7 @@ class FakeLearner:
             slots=self.slots,
             max_rows=max_rows,
             submit=self._submit,
+            hand_over=lambda: None,
             version=self._version,
             drop=self._drop,
         )

@@ -160,6 +160,7 @@ def _answering(server: InferenceServer, spec: EnvironmentSpec, rows: int) -> Ite
         slots=Slots(slots),
         max_rows=rows,
         submit=submit,
+        hand_over=batcher.hand_over,
         version=lambda: VERSION,
         drop=lambda dropped, reason: None,
     )

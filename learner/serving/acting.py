@@ -90,6 +90,7 @@ class Acting:
             slots=self.slots,
             max_rows=self.max_rows,
             submit=self.batcher.submit,
+            hand_over=self.batcher.hand_over,
             version=lambda: self._weights.version,
             drop=experience.drop,
             clip_observations=self._clip_observations,

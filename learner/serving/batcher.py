@@ -3,6 +3,10 @@
 While one batch runs, requests accumulate in the next buffer; when an inference thread is free it
 takes all that wait, up to the maximum. So two actors never wait for a clock, and a thousand fill
 the batch by themselves.
+
+Who submits says when it has no more for now, and only then does a thread take what it submitted: the
+messages that have come together become one batch, and are not taken one by one while the others are
+still being checked.
 """
 
 import threading
@@ -100,8 +104,8 @@ class Batcher:
     There is one buffer more than there are threads, so that filling overlaps inference. A request
     that does not fit into the filling buffer waits in line, and so do all after it.
 
-    `_lock` guards every field, and the buffer that is being filled. How many rows a batch has and how
-    long its first request has waited are measured once a batch.
+    `_lock` guards every field, and the buffer that is being filled; `_handed_over` says that it may be
+    taken. How many rows a batch has and how long its first request has waited are measured once a batch.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class Batcher:
         self._filling = self._free.pop()
         self._waiting: deque[tuple[Request, float]] = deque()
         """in line, and when each came"""
+        self._handed_over = False
         self._closed = False
         self._batches = 0
         self._rows = 0
@@ -131,7 +136,8 @@ class Batcher:
         self._ready = threading.Condition(self._lock)
 
     def submit(self, request: Request) -> None:
-        """Add a request. Never blocks; dropped if the batcher is closed.
+        """Add a request, to be taken after the next `hand_over`. Never blocks; dropped if the batcher
+        is closed.
 
         Raises:
             ValueError: it has more than `max_rows` rows, and would never fit.
@@ -147,6 +153,12 @@ class Batcher:
                 if not self._filling.size:
                     self._filling.since = self._clock()
                 self._filling.add(request)
+
+    def hand_over(self) -> None:
+        """Let the requests that were submitted by now be taken. Never blocks."""
+        with self._lock:
+            if self._filling.size:
+                self._handed_over = True
                 self._ready.notify()
 
     def __iter__(self) -> Iterator[InferenceBatch]:
@@ -179,12 +191,13 @@ class Batcher:
 
     def _take(self) -> InferenceBatch | None:
         with self._lock:
-            self._ready.wait_for(lambda: self._closed or self._filling.size > 0)
+            self._ready.wait_for(lambda: self._closed or self._handed_over)
             if self._closed:
                 return None
             batch, self._filling = self._filling, self._free.pop()
             self._fill_from_line()
-            if self._filling.size:
+            self._handed_over = self._filling.size > 0
+            if self._handed_over:
                 self._ready.notify()
             self._batches += 1
             self._rows += batch.size

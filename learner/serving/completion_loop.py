@@ -14,7 +14,7 @@ from typing import Any
 
 from grpc._cython import cygrpc
 
-MOST_EVENTS = 64
+MOST_EVENTS = 256
 """Events that are handled in a row before timers and callbacks have their turn."""
 
 UNHEARD_SECONDS = 0.05

@@ -48,7 +48,9 @@ class Lane:
     max_rows: int
     """most environments in one message, and so in a session"""
     submit: Callable[[Request], None]
-    """takes a checked step to be answered"""
+    """takes a checked step"""
+    hand_over: Callable[[], None]
+    """lets the steps that were submitted be answered"""
     version: Callable[[], int]
     """training version that acts now"""
     drop: Callable[[np.ndarray, LeaseEnd], None]
@@ -95,6 +97,8 @@ class Leases:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._by_token: dict[bytes, Lease] = {}
+        self._submitted_to: list[Lane] = []
+        """lanes that have steps which were not handed over yet"""
         self._answers: deque[tuple[Lease, int, np.ndarray, int]] = deque()
         self._wakes = False
         self._ending = False
@@ -179,13 +183,21 @@ class Leases:
         if not lease.ended:
             lease.expiry = self._loop.call_later(self.lease_seconds, self._expire, lease)
 
-    def note_asked(self, lease: Lease, sequence: int, rows: int) -> None:
-        """A step of so many environments was taken in."""
+    def submit(self, lease: Lease, sequence: int, request: Request) -> None:
+        """Have a step answered that was taken in."""
+        lane = lease.lane
         now = time.monotonic()
-        lease.steps += rows
+        lease.steps += len(request.slots)
         lease.asked_at[sequence] = now
-        if lease.answered_at is not None and lease.lane.trains:
+        if lease.answered_at is not None and lane.trains:
             self._seconds_acting += now - lease.answered_at
+        lane.submit(request)
+        # Handed over once all messages that have come by now are submitted: the loop's callbacks follow
+        # its events.
+        if not self._submitted_to:
+            self._loop.call_soon(self._hand_over)
+        if lane not in self._submitted_to:
+            self._submitted_to.append(lane)
 
     def end(self, lease: Lease, reason: LeaseEnd) -> None:
         """End the lease. Its slots are free once no inference batch holds a step of them. Idempotent."""
@@ -234,6 +246,11 @@ class Leases:
             "event_loop_cpu_seconds": self._cpu_seconds,
             **{f"count_{name}": count for name, count in self._counts.copy().items()},
         }
+
+    def _hand_over(self) -> None:
+        for lane in self._submitted_to:
+            lane.hand_over()
+        self._submitted_to.clear()
 
     def _expire(self, lease: Lease) -> None:
         self._counts["leases_expired"] += 1

@@ -279,8 +279,7 @@ class _Stream:
         kind = message.WhichOneof("kind")
         if kind == "step":
             if (request := lease.session.accept(message.step)) is not None:
-                self._leases.note_asked(lease, message.step.sequence, len(request.slots))
-                lease.lane.submit(request)
+                self._leases.submit(lease, message.step.sequence, request)
             return True
         if kind == "close":
             if message.close.error:

@@ -65,6 +65,7 @@ class Story:
                 reply=lambda actions, version: self.answers.put((actions.tolist(), version)),
             )
         )
+        self.lane.hand_over()
         return self.answers.get(timeout=PATIENCE_SECONDS)
 
     def start(self) -> None:

@@ -17,6 +17,12 @@ def make_batcher(max_rows: int = 4, num_threads: int = 1) -> Batcher:
     return Batcher(SPEC.observation, max_rows=max_rows, scratch_slot=SCRATCH, num_threads=num_threads)
 
 
+def submit(batcher: Batcher, request: Request) -> None:
+    """Have it taken as soon as a thread is free."""
+    batcher.submit(request)
+    batcher.hand_over()
+
+
 class Answers:
     """Makes requests and keeps what they were answered."""
 
@@ -45,18 +51,49 @@ def rows(batch: InferenceBatch) -> list[int]:
 
 def test_requests_accumulate_while_a_batch_runs() -> None:
     batcher, answers = make_batcher(), Answers()
-    batcher.submit(answers.request(0))
+    submit(batcher, answers.request(0))
     batches = iter(batcher)
     assert rows(next(batches)) == [0]
-    batcher.submit(answers.request(1, 2))
-    batcher.submit(answers.request(3))
+    submit(batcher, answers.request(1, 2))
+    submit(batcher, answers.request(3))
     assert rows(next(batches)) == [1, 2, 3]
+
+
+def test_what_is_submitted_is_taken_only_when_it_is_handed_over_and_then_all_at_once() -> None:
+    batcher, answers = make_batcher(), Answers()
+    taken: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+
+    def serve() -> None:
+        for batch in batcher:
+            taken.put(rows(batch))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    for slot in range(3):
+        batcher.submit(answers.request(slot))
+    batcher.hand_over()
+    batcher.hand_over()  # there is nothing more: no empty batch
+    assert taken.get(timeout=PATIENCE_SECONDS) == [0, 1, 2]
+    submit(batcher, answers.request(3))
+    assert taken.get(timeout=PATIENCE_SECONDS) == [3]
+    batcher.close()
+    thread.join(PATIENCE_SECONDS)
+    assert taken.empty()
+
+
+def test_what_waits_in_line_needs_no_further_handing_over() -> None:
+    batcher, answers = make_batcher(max_rows=2), Answers()
+    batcher.submit(answers.request(0, 1))
+    batcher.submit(answers.request(2))
+    batcher.hand_over()
+    batches = iter(batcher)
+    assert [rows(next(batches)) for _ in range(2)] == [[0, 1], [2]]
 
 
 def test_a_batch_holds_each_rows_values_and_answers_each_request_with_its_own() -> None:
     batcher, answers = make_batcher(), Answers()
-    batcher.submit(answers.request(5, 3))
-    batcher.submit(answers.request(8))
+    submit(batcher, answers.request(5, 3))
+    submit(batcher, answers.request(8))
     batch = next(iter(batcher))
     assert batch.size == 3
     np.testing.assert_array_equal(batch.observation[0][:3], observation(5, 3, 8))
@@ -69,7 +106,7 @@ def test_a_batch_holds_each_rows_values_and_answers_each_request_with_its_own() 
 def test_rows_are_copied_when_they_are_submitted() -> None:
     batcher, answers = make_batcher(), Answers()
     request = answers.request(1, 2)
-    batcher.submit(request)
+    submit(batcher, request)
     request.observation[0][:] = 77
     request.slots[:] = 55
     batch = next(iter(batcher))
@@ -82,7 +119,7 @@ def test_buffers_are_used_again_instead_of_made_anew() -> None:
     batches = iter(batcher)
     seen = []
     for slot in range(6):
-        batcher.submit(answers.request(slot))
+        submit(batcher, answers.request(slot))
         seen.append(id(next(batches).observation[0]))
     assert len(set(seen)) == 2
 
@@ -91,7 +128,7 @@ def test_padding_rows_stay_in_the_scratch_slot() -> None:
     batcher, answers = make_batcher(), Answers()
     batches = iter(batcher)
     for slots in [(0, 1, 2, 3), (4, 5, 6, 7), (8,), (9,)]:
-        batcher.submit(answers.request(*slots))
+        submit(batcher, answers.request(*slots))
         batch = next(batches)
         assert rows(batch) == list(slots)
         assert batch.slots[batch.size :].tolist() == [SCRATCH] * (4 - len(slots))
@@ -99,10 +136,10 @@ def test_padding_rows_stay_in_the_scratch_slot() -> None:
 
 def test_what_does_not_fit_waits_and_nothing_overtakes_it() -> None:
     batcher, answers = make_batcher(max_rows=4), Answers()
-    batcher.submit(answers.request(0, 1, 2))
-    batcher.submit(answers.request(3, 4))  # does not fit
-    batcher.submit(answers.request(5))  # would fit, but came later
-    batcher.submit(answers.request(6, 7))
+    submit(batcher, answers.request(0, 1, 2))
+    submit(batcher, answers.request(3, 4))  # does not fit
+    submit(batcher, answers.request(5))  # would fit, but came later
+    submit(batcher, answers.request(6, 7))
     assert batcher.statistics()["rows_waiting"] == 8
     batches = iter(batcher)
     assert [rows(next(batches)) for _ in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
@@ -111,18 +148,18 @@ def test_what_does_not_fit_waits_and_nothing_overtakes_it() -> None:
 def test_what_would_never_fit_is_refused_and_holds_up_nobody() -> None:
     batcher, answers = make_batcher(max_rows=4), Answers()
     with pytest.raises(ValueError, match=r"^expected at most 4 rows, found 5$"):
-        batcher.submit(answers.request(0, 1, 2, 3, 4))
-    batcher.submit(answers.request(5, 6, 7, 8))
+        submit(batcher, answers.request(0, 1, 2, 3, 4))
+    submit(batcher, answers.request(5, 6, 7, 8))
     assert rows(next(iter(batcher))) == [5, 6, 7, 8]
 
 
 def test_a_large_request_is_not_starved_by_small_ones() -> None:
     batcher, answers = make_batcher(max_rows=4), Answers()
     batches = iter(batcher)
-    batcher.submit(answers.request(0))
-    batcher.submit(answers.request(1, 2, 3, 4))
+    submit(batcher, answers.request(0))
+    submit(batcher, answers.request(1, 2, 3, 4))
     for slot in range(10, 20):
-        batcher.submit(answers.request(slot))
+        submit(batcher, answers.request(slot))
     assert rows(next(batches)) == [0]
     assert rows(next(batches)) == [1, 2, 3, 4]
 
@@ -130,10 +167,10 @@ def test_a_large_request_is_not_starved_by_small_ones() -> None:
 def test_statistics_count_what_was_taken_and_what_waits() -> None:
     batcher, answers = make_batcher(max_rows=4), Answers()
     batches = iter(batcher)
-    batcher.submit(answers.request(0, 1, 2))
+    submit(batcher, answers.request(0, 1, 2))
     next(batches)
-    batcher.submit(answers.request(3, 4, 5))
-    batcher.submit(answers.request(6, 7))
+    submit(batcher, answers.request(3, 4, 5))
+    submit(batcher, answers.request(6, 7))
     assert batcher.statistics() == {"batches": 1, "rows": 3, "rows_waiting": 5, "max_rows": 4}
     next(batches), next(batches)
     assert batcher.statistics() == {"batches": 3, "rows": 8, "rows_waiting": 0, "max_rows": 4}
@@ -144,14 +181,14 @@ def test_each_batch_is_measured_by_its_rows_and_its_first_requests_wait() -> Non
     answers = Answers()
     batcher = Batcher(SPEC.observation, max_rows=4, scratch_slot=SCRATCH, clock=lambda: now[0])
     batches = iter(batcher)
-    batcher.submit(answers.request(0, 1, 2))
+    submit(batcher, answers.request(0, 1, 2))
     now[0] = 10.5
-    batcher.submit(answers.request(3, 4))  # in line, and first of the next batch
-    batcher.submit(answers.request(5))
+    submit(batcher, answers.request(3, 4))  # in line, and first of the next batch
+    submit(batcher, answers.request(5))
     now[0] = 12.0
     next(batches)  # waited 2 s
     now[0] = 12.5
-    batcher.submit(answers.request(6))
+    submit(batcher, answers.request(6))
     now[0] = 13.0
     next(batches)  # waited 2.5 s
     spreads = batcher.spreads()
@@ -184,7 +221,7 @@ def test_threads_answer_every_request_exactly_once(num_threads: int) -> None:
     sizes = np.random.default_rng(1).integers(1, 6, 400).tolist()
     starts = np.cumsum([0, *sizes]).tolist()
     for start, size in zip(starts, sizes, strict=False):
-        batcher.submit(answers.request(*range(start, start + size)))
+        submit(batcher, answers.request(*range(start, start + size)))
     while len(answers.got) < len(sizes):
         assert not failures
         answered.get(timeout=PATIENCE_SECONDS)
@@ -202,11 +239,11 @@ def test_threads_answer_every_request_exactly_once(num_threads: int) -> None:
 def test_two_threads_work_on_different_batches_at_the_same_time() -> None:
     batcher, answers = make_batcher(num_threads=2), Answers()
     one, other = iter(batcher), iter(batcher)
-    batcher.submit(answers.request(0))
+    submit(batcher, answers.request(0))
     first = next(one)
-    batcher.submit(answers.request(1))
+    submit(batcher, answers.request(1))
     second = next(other)
-    batcher.submit(answers.request(2))
+    submit(batcher, answers.request(2))
     assert rows(first) == [0]
     assert rows(second) == [1]
     assert rows(next(one)) == [2]
@@ -220,16 +257,16 @@ def test_closing_ends_threads_that_wait_and_drops_what_comes_later() -> None:
     batcher.close()
     batcher.close()
     assert ended.get(timeout=PATIENCE_SECONDS) == ended.get(timeout=PATIENCE_SECONDS) == []
-    batcher.submit(answers.request(0))
+    submit(batcher, answers.request(0))
     assert batcher.statistics()["rows_waiting"] == 0
 
 
 def test_closing_ends_the_iteration_even_if_requests_wait() -> None:
     batcher, answers = make_batcher(), Answers()
     batches: Iterator[InferenceBatch] = iter(batcher)
-    batcher.submit(answers.request(0))
+    submit(batcher, answers.request(0))
     next(batches)
-    batcher.submit(answers.request(1))
+    submit(batcher, answers.request(1))
     batcher.close()
     assert next(batches, None) is None
     assert answers.got == {}

@@ -39,13 +39,17 @@ class Call:
 
     async def bring(self, message: Any) -> None:
         """Let a message, bytes that are none, or the end (None) arrive, and all that follows happen."""
+        await settle()
+        self.arrive(message)
+        await settle()
+
+    def arrive(self, message: Any) -> None:
+        """Let it arrive, and nothing follow yet."""
         if message is not None and not isinstance(message, bytes | pb.ClientMessage):
             message = pb.ClientMessage(**{type(message).__name__.lower(): message})
-        await settle()
         take, self._take = self._take, None
         if take is not None:  # Else it waits for a reader, and none will come.
             take(message.SerializeToString() if isinstance(message, pb.ClientMessage) else message)
-        await settle()
 
     async def open(self, **changes: Any) -> pb.Opened:
         await self.bring(opening(**changes))
@@ -112,6 +116,8 @@ class Learner:
     def __init__(self) -> None:
         self.slots = Slots(CAPACITY)
         self.requests: list[Request] = []
+        self.handed_over: list[int] = []
+        """How many requests there were at each time."""
         self.dropped: list[list[int]] = []
         self.failures: list[BaseException] = []
         self.drop: Callable[[np.ndarray], object] = lambda slots: self.dropped.append(slots.tolist())
@@ -121,6 +127,7 @@ class Learner:
             slots=self.slots,
             max_rows=CAPACITY,
             submit=self.requests.append,
+            hand_over=lambda: self.handed_over.append(len(self.requests)),
             version=lambda: 7,
             drop=lambda slots, reason: self.drop(slots),
         )
@@ -238,6 +245,25 @@ def test_a_failure_while_answers_are_delivered_is_the_learners() -> None:
         await learner.answer(0)
         (failure,) = learner.failures
         assert isinstance(failure, ZeroDivisionError)
+
+    run(story)
+
+
+def test_steps_that_come_together_are_handed_over_together() -> None:
+    async def story(learner: Learner) -> None:
+        calls = [Call(learner.service) for _ in range(2)]
+        for call in calls:
+            await call.open()
+        for call in calls:
+            call.arrive(step(1, 10))
+        assert learner.handed_over == []
+        await settle()
+        assert learner.handed_over == [2]
+        await calls[0].bring(step(1, 10))  # sent again: there is nothing new
+        assert learner.handed_over == [2]
+        await learner.answer(0)
+        await calls[0].bring(step(2, 20))
+        assert learner.handed_over == [2, 3]
 
     run(story)
 
