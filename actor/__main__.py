@@ -12,11 +12,12 @@ from typing import NoReturn
 
 from google.protobuf.json_format import MessageToJson
 
-from actor.client import InferenceClient
+from actor.client import InferenceClient, own_name
 from actor.config import ActorOptions
 from actor.environments import make_environment
 from actor.loop import run_actor
 from actor.retry import RetryPolicy
+from actor.side_by_side import Part, act_side_by_side, parts
 from actor.stop_signals import LIMIT_SECONDS, StopSignals
 from actor.video import VideoRecorder
 from protos.addresses import located
@@ -87,38 +88,44 @@ def _act(options: ActorOptions) -> int:
     # Before the environment is made, which may change the current directory.
     server, credentials = located(options.server), options.credentials(os.environ.get(TOKEN_VARIABLE))
     video = None if options.video is None else Path(options.video).absolute()
-    with ExitStack() as stack:
-        stack.enter_context(stop)
-        environment = stack.enter_context(
-            closing(
-                make_environment(
+    making = threading.Lock()
+
+    def act(part: Part) -> None:
+        with ExitStack() as stack:
+            # One after the other: what an environment's module does when it is imported, and the
+            # collecting of warnings, are not for several threads.
+            with making:
+                environment = make_environment(
                     options.env or "",
-                    options.num_envs,
-                    seed=_seed(options),
-                    render=video is not None,
+                    part.num_envs,
+                    seed=part.seed,
+                    render=part.first and video is not None,
                 )
+            stack.enter_context(closing(environment))
+            recorder = None
+            if part.first and video is not None:
+                recorder = stack.enter_context(VideoRecorder(video, environment.frames_per_second))
+            client = InferenceClient(
+                server,
+                environment.observation_space,
+                environment.action_space,
+                num_environments=part.num_envs,
+                credentials=credentials,
+                mode=options.mode,
+                answer_timeout_seconds=ANSWER_TIMEOUT_SECONDS[options.mode],
+                retry=RetryPolicy(
+                    give_up_seconds=options.connect_timeout_seconds or None,
+                    give_up_when=lambda: bool(options.parent) and os.getppid() != options.parent,
+                ),
+                name=part.name,
             )
-        )
-        recorder = None
-        if video is not None:
-            recorder = stack.enter_context(VideoRecorder(video, environment.frames_per_second))
-        client = InferenceClient(
-            server,
-            environment.observation_space,
-            environment.action_space,
-            num_environments=options.num_envs,
-            credentials=credentials,
-            mode=options.mode,
-            answer_timeout_seconds=ANSWER_TIMEOUT_SECONDS[options.mode],
-            retry=RetryPolicy(
-                give_up_seconds=options.connect_timeout_seconds or None,
-                give_up_when=lambda: bool(options.parent) and os.getppid() != options.parent,
-            ),
-            name=options.name,
-        )
-        stack.push(client)  # closes it; the first step opens it
-        stop.on_stop(client.interrupt)
-        run_actor(environment, client, stopped=stop.is_set, recorder=recorder)
+            stack.push(client)  # closes it; the first step opens it
+            stop.on_stop(client.interrupt)
+            run_actor(environment, client, stopped=stop.is_set, recorder=recorder)
+
+    with stop:
+        own = parts(options.name or own_name(), options.num_envs, _seed(options), options.num_threads)
+        act_side_by_side(own, act, end_others=stop.wish)
     logger.info("ended%s", f" by {stop.name}" if stop.is_set() else "")
     return stop.exit_status or (options.interrupted_status if stop.is_set() else 0)
 

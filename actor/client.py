@@ -84,7 +84,7 @@ class InferenceClient:
         self._mode = MODES[mode]
         self._retry = retry or RetryPolicy()
         self._answer_timeout_seconds = answer_timeout_seconds
-        self._name = name or f"{platform.node()}:{os.getpid()}"
+        self._name = name or own_name()
         self._flatten = specs.flattener(self.spec.observation)
         self._count = num_environments or 1
         self._everyone = np.arange(self._count, dtype=tensors.INDEX).tobytes()
@@ -274,6 +274,11 @@ class InferenceClient:
             client=_sendable(self._name),
             client_version=version(),
         )
+
+
+def own_name() -> str:
+    """HOST:PID, what this process is called where it is not said."""
+    return f"{platform.node()}:{os.getpid()}"
 
 
 def _sendable(text: str) -> str:

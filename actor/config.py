@@ -18,6 +18,13 @@ class ActorOptions(ConnectionOptions):
         "or path/file.py:callable",
     )
     num_envs: int = option(16, "environments in this process", at_least=1, at_most=65_536)
+    num_threads: int = option(
+        1,
+        "threads that step them, each its part with a stream of its own: for environments that wait, "
+        "for a device or another process, rather than compute",
+        at_least=1,
+        at_most=1024,
+    )
     seed: int = option(
         1,
         "seed of the environments; -1 for one that is drawn at random, where many actors are started by "
@@ -57,6 +64,11 @@ class ActorOptions(ConnectionOptions):
         check_ranges(self)
         if not self.env:
             raise ConfigError("--env is required: what to step")
+        if self.num_threads > self.num_envs:
+            raise ConfigError(
+                f"--num-threads {self.num_threads}: expected at most one an environment, found "
+                f"--num-envs {self.num_envs}"
+            )
         check_video(self.video)
         check_server(self.server)
         self.credentials()

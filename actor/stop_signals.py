@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 logger = logging.getLogger(__name__)
@@ -24,11 +24,12 @@ def end_process() -> None:
 class StopSignals:
     """SIGTERM and SIGINT as a wish to stop after the step at hand; a second one ends the process.
 
-    A context manager; `is_set` tells, and the callbacks are called once, in the signal's handler.
+    A context manager; `is_set` tells, and the callbacks are called once, in the signal's handler, or by
+    who calls `wish`. The thread that enters it is the main thread; any may ask and wish.
 
     Args:
-        limit_seconds: how long after the signal the context may last: an environment may hang, and
-            would not hear of the wish.
+        limit_seconds: how long after the signal or the wish the context may last: an environment may
+            hang, and would not hear of it.
         give_up: ends the process after that time; called by a thread of its own, after the log has said
             why.
     """
@@ -65,12 +66,18 @@ class StopSignals:
             signal.signal(*self._former.popitem())  # type: ignore[arg-type]  # its type is not public
 
     def is_set(self) -> bool:
-        """Whether a signal came. Takes the signals back where an environment has set its own handlers:
-        nobody else would close the session."""
-        for number in self._former:
-            if signal.getsignal(number) is not self._handler and not self._event.is_set():
-                signal.signal(number, self._handler)
+        """Whether a signal came, or somebody wished. Takes the signals back where an environment has set
+        its own handlers, which only the main thread can: nobody else would close the session."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self._former:
+                if signal.getsignal(number) is not self._handler and not self._event.is_set():
+                    signal.signal(number, self._handler)
         return self._event.is_set()
+
+    def wish(self) -> None:
+        """As a signal does, from any thread."""
+        if not self._event.is_set():
+            self._begin_to_stop()
 
     def on_stop(self, callback: Callable[[], None]) -> None:
         """Call `callback` when a signal comes, or now if one has come."""
@@ -83,6 +90,9 @@ class StopSignals:
             signal.signal(other, signal.SIG_DFL)
         self.name = signal.Signals(number).name
         self.exit_status = 130 if number == signal.SIGINT else 0
+        self._begin_to_stop()
+
+    def _begin_to_stop(self) -> None:
         self._event.set()
         self._timer = threading.Timer(self._limit_seconds, self._overrun)
         # Daemon: the limit must not hold up what ends before it.
@@ -92,11 +102,19 @@ class StopSignals:
             callback()
 
     def _overrun(self) -> None:
-        main = sys._current_frames().get(threading.main_thread().ident or 0)
         logger.error(
-            "the actor did not end within %g s of the signal: its process ends now, and the learner "
+            "the actor did not end within %g s of the %s: its process ends now, and the learner "
             "waits for it as long as its lease lasts. Where it is:\n%s",
             self._limit_seconds,
-            "".join(traceback.format_stack(main)),
+            "signal" if self.name else "failure",
+            "\n".join(_stacks()),
         )
         self._give_up()
+
+
+def _stacks() -> Iterator[str]:
+    """Where each thread is, but for this one and those that hold nobody up."""
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        if not thread.daemon and (frame := frames.get(thread.ident or 0)) is not None:
+            yield f"{thread.name}:\n{''.join(traceback.format_stack(frame))}"

@@ -70,8 +70,8 @@ BEST: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             },
         },
         "W4": {"actors": 4, "envs_per_actor": 32, "unroll_length": 20, "batch_steps": 640},
-        # Actors that sleep cost little: about 60 MB each.
-        "W5": {"actors": 48, "envs_per_actor": 1},
+        # Threads that sleep cost little.
+        "W5": {"envs_per_actor": 64, "extra": {"threads_per_actor": 64}},
         "W6": {"envs_per_actor": 32},
     },
     "sample-factory": {
@@ -132,8 +132,10 @@ CANNOT: Mapping[tuple[str, str], str] = {
 DIFFERENT: Mapping[tuple[str, str], Mapping[str, Any]] = {
     # 2.1.1 fails with an LSTM in each of two towers: 'PackedSequence' object has no attribute 'chunk'.
     ("sample-factory", "W6"): {"extra": {"shared": True}},
+    # As many environments in as many processes; the others step those of a process one after the other.
+    ("seedbed", "W5"): {"extra": {"threads_per_actor": 8}},
 }
-"""What cannot be equal."""
+"""What is not equal in the equal settings, because it cannot be or because it is the point."""
 
 
 def settings_for(peer: str, workload: str, kind: Kind, seed: int) -> Settings | None:
@@ -156,7 +158,8 @@ def wire_case(settings: Settings) -> tuple[str, int]:
         observation, actions = "84x84x1:uint8", 6
     elif settings.recurrent:
         observation, actions = "6:float32", 4
-    return f"{settings.envs_per_actor}x{observation}", actions
+    rows = settings.envs_per_actor // int(settings.extra.get("threads_per_actor", 1))
+    return f"{rows}x{observation}", actions
 
 
 def in_turn(

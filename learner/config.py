@@ -248,6 +248,13 @@ class TrainOptions(LearnerOptions):
         at_most=4096,
     )
     envs_per_actor: int = option(16, "environments in each actor process", at_least=1, at_most=65_536)
+    threads_per_actor: int = option(
+        1,
+        "threads of each actor process that step them, each its part with a stream of its own: for "
+        "environments that wait, for a device or another process, rather than compute",
+        at_least=1,
+        at_most=1024,
+    )
 
     def __post_init__(self) -> None:
         if self.num_actors == 0:
@@ -262,6 +269,16 @@ class TrainOptions(LearnerOptions):
                 f"--reproducible with --num-actors {self.num_actors}: which of them comes first differs "
                 "from run to run; say --num-actors 1, with more --envs-per-actor"
             )
+        if self.reproducible and self.threads_per_actor > 1:
+            raise ConfigError(
+                f"--reproducible with --threads-per-actor {self.threads_per_actor}: which of them comes "
+                "first differs from run to run; say --threads-per-actor 1"
+            )
+        if self.threads_per_actor > self.envs_per_actor:
+            raise ConfigError(
+                f"--threads-per-actor {self.threads_per_actor}: expected at most one an environment, "
+                f"found --envs-per-actor {self.envs_per_actor}"
+            )
         total = self.num_actors * self.envs_per_actor
         if self.max_environments and self.max_environments < total:
             raise ConfigError(
@@ -269,10 +286,12 @@ class TrainOptions(LearnerOptions):
                 f"{self.num_actors} times --envs-per-actor {self.envs_per_actor}: raise it to {total}, "
                 "or leave it out"
             )
-        if self.inference_batch_size and self.inference_batch_size < self.envs_per_actor:
+        message = -(-self.envs_per_actor // self.threads_per_actor)
+        if self.inference_batch_size and self.inference_batch_size < message:
             raise ConfigError(
-                f"--inference-batch-size {self.inference_batch_size} is less than --envs-per-actor "
-                f"{self.envs_per_actor}, which come in one message: raise it, or leave it out"
+                f"--inference-batch-size {self.inference_batch_size} is less than the {message} "
+                "environments that come in one message (--envs-per-actor, by --threads-per-actor): "
+                "raise it, or leave it out"
             )
 
     @property
@@ -362,11 +381,11 @@ FREE_ON_RESUME = frozenset(
         "logdir", "preset", "total_steps", "stop_return", "listen", "max_environments",
         "inference_batch_size", "inference_threads", "lease_seconds", "queue_capacity",
         "log_interval_seconds", "checkpoint_interval_seconds", "keep_checkpoints", "progress",
-        "tf_threads", "num_actors", "envs_per_actor", "eval_interval", "eval_episodes", "eval_envs",
-        "stop_eval_return", "save_replay", "max_skipped_updates", "watchdog_seconds",
-        "max_message_rate", "tls_cert", "tls_key", "tls_client_ca", "token_file", "insecure",
-        "record", "record_max_bytes", "drain_seconds", "interrupted_status", "health_listen",
-        "metrics_listen",
+        "tf_threads", "num_actors", "envs_per_actor", "threads_per_actor", "eval_interval",
+        "eval_episodes", "eval_envs", "stop_eval_return", "save_replay", "max_skipped_updates",
+        "watchdog_seconds", "max_message_rate", "tls_cert", "tls_key", "tls_client_ca",
+        "token_file", "insecure", "record", "record_max_bytes", "drain_seconds",
+        "interrupted_status", "health_listen", "metrics_listen",
     }
 )  # fmt: skip
 """Options that a resumed run may change: they say how the run is run, not what is learned."""

@@ -61,9 +61,9 @@ def children_of_run(options: TrainOptions, server: str, seed: Callable[[int], in
         server: address of the learner.
         seed: of the environments of the actor with that index.
     """
-    env = str(options.env)
+    env, threads = str(options.env), [f"--num-threads={options.threads_per_actor}"]
     commands = [
-        child_actor(server, env, options.envs_per_actor, seed(index), f"--name=local {index}")
+        child_actor(server, env, options.envs_per_actor, seed(index), f"--name=local {index}", *threads)
         for index in range(options.num_actors)
     ]
     if options.eval_interval:

@@ -22,6 +22,14 @@ MIN_TUNE_SECONDS = 30.0
 """Starting TensorFlow and a first trial of each kind take as long as that."""
 
 
+def _refuse_threads(options: TrainOptions, command: str) -> None:
+    if options.threads_per_actor > 1:
+        raise ConfigError(
+            f"--threads-per-actor {options.threads_per_actor}: seedbed {command} knows what "
+            "environments compute, not how long they wait: leave it out"
+        )
+
+
 @dataclass(frozen=True)
 class PlanOptions(TrainOptions):
     """`seedbed plan`: what a deployment would reach, from what its parts cost on this machine."""
@@ -88,6 +96,7 @@ class PlanOptions(TrainOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _refuse_threads(self, "plan")
         if self.learner_cores and not self.actor_cores:
             raise ConfigError(
                 f"--learner-cores {self.learner_cores:g} is a machine of the learner's own: say "
@@ -125,6 +134,7 @@ class TuneOptions(TrainOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _refuse_threads(self, "tune")
         if self.seconds < MIN_TUNE_SECONDS:
             raise ConfigError(
                 f"--seconds {self.seconds:g} is too short: expected at least {MIN_TUNE_SECONDS:g}: "

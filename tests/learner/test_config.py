@@ -4,6 +4,7 @@ import subprocess
 import sys
 import typing
 from dataclasses import asdict, fields, replace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from learner.config import (
     TrainOptions,
     resume_differences,
 )
+from learner.planning.options import PlanOptions, TuneOptions
 from learner.presets import AGENT_DEFAULTS, PRESETS, starting_values
 from protos.errors import ConfigError
 from protos.options import flag, option_names, parse
@@ -113,10 +115,41 @@ def test_a_policy_call_smaller_than_an_actors_message_is_refused_with_the_way_ou
     with pytest.raises(ConfigError) as refused:
         TrainOptions(**few, inference_batch_size=3)
     assert str(refused.value) == (
-        "--inference-batch-size 3 is less than --envs-per-actor 4, which come in one message: raise it, "
-        "or leave it out"
+        "--inference-batch-size 3 is less than the 4 environments that come in one message "
+        "(--envs-per-actor, by --threads-per-actor): raise it, or leave it out"
     )
     TrainOptions(**few, inference_batch_size=4)
+    TrainOptions(**few, inference_batch_size=2, threads_per_actor=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"threads_per_actor": 5, "envs_per_actor": 4},
+            "--threads-per-actor 5: expected at most one an environment, found --envs-per-actor 4",
+        ),
+        (
+            {"threads_per_actor": 2, "reproducible": True},
+            "--reproducible with --threads-per-actor 2: which of them comes first differs from run to "
+            "run; say --threads-per-actor 1",
+        ),
+    ],
+)
+def test_threads_that_actors_cannot_have_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        TrainOptions(env="x", **changes)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(("kind", "command"), [(PlanOptions, "plan"), (TuneOptions, "tune")])
+def test_what_waits_is_not_planned(kind: type[TrainOptions], command: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        kind(env="x", threads_per_actor=2)
+    assert str(refused.value) == (
+        f"--threads-per-actor 2: seedbed {command} knows what environments compute, not how long they "
+        "wait: leave it out"
+    )
 
 
 def test_train_checks_bounds_of_actors() -> None:
