@@ -82,7 +82,8 @@ class InferenceWorker:
 def _steps(batch: InferenceBatch, answer: PolicyAnswer, version: int) -> Steps:
     rows = slice(0, batch.size)
     return Steps(
-        slots=batch.slots[rows],
+        # As NumPy indexes by: converted here for all who do.
+        slots=batch.slots[rows].astype(np.intp),
         observation=[leaf[rows] for leaf in batch.observation],
         reward=batch.reward[rows],
         flags=batch.flags[rows],
