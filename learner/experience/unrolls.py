@@ -132,8 +132,11 @@ class UnrollPool:
     def acquire(self, count: int) -> np.ndarray:
         """`count` free columns, int64 [count]."""
         with self._lock:
-            assert count <= len(self._free), "the pool is sized for every slot and a full queue"
-            return np.array([self._free.pop() for _ in range(count)], np.int64)
+            left = len(self._free) - count
+            assert left >= 0, "the pool is sized for every slot and a full queue"
+            taken = np.array(self._free[left:], np.int64)
+            del self._free[left:]
+            return taken[::-1]
 
     def acquire_again(self, columns: np.ndarray) -> np.ndarray:
         """These columns, int64 [n], which an earlier process had, where all of them are free; others in
