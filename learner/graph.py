@@ -26,13 +26,16 @@ class Graph:
         self._dtypes = [output.dtype for output in self._concrete.outputs]
         self.outputs: Any = self._concrete.structured_outputs
         """The outputs' structure of tf.TensorSpec."""
-        self._names = sorted(self.outputs) if isinstance(self.outputs, dict) else None
+        # None if the outputs are nested.
+        self._names: list[str] | None = None
+        if isinstance(self.outputs, dict) and len(self.outputs) == len(self._dtypes):
+            self._names = sorted(self.outputs)
 
     def __call__(self, *inputs: Any) -> Any:
         """The outputs for the flattened `inputs`, in the function's own structure."""
         # By its name, which TensorFlow would ask the function for, at several calls in Python.
         flat = self._run(args=[*inputs, *self._captured], Tout=self._dtypes, f=self._function)
-        if self._names is not None and len(self._names) == len(flat):
+        if self._names is not None:
             return dict(zip(self._names, flat, strict=True))
         return tf.nest.pack_sequence_as(self.outputs, flat)
 
