@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 from learner.graph import Graph
@@ -35,23 +34,16 @@ class PublishedWeights:
         """Training version that inference acts with."""
         return self._version
 
-    def reading(self) -> "PublishedWeights":
-        """A context that holds the weights still; gives their version."""
-        return self
-
-    def __enter__(self) -> int:
+    def hold(self) -> int:
+        """Hold the weights still until `release`, which each call needs; gives their version."""
         with self._lock:
             while self._publishing:
                 self._changed.wait()
             self._readers += 1
             return self._version
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def release(self) -> None:
+        """The weights that `hold` has held are no more needed."""
         with self._lock:
             self._readers -= 1
             if self._publishing:
