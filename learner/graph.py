@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-ALIGNMENT = 64
-"""Bytes that TensorFlow aligns its tensors to; its operations abort the process for others."""
+from learner.aligned import ALIGNMENT
 
 
 class Graph:
@@ -19,33 +18,38 @@ class Graph:
     """
 
     def __init__(self, function: Callable[..., Any], *specs: Any) -> None:
+        # TensorFlow's runtime has the function for as long as this object lives.
         self._concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
+        self._function = self._concrete.name
+        self._run = tf.raw_ops.StatefulPartitionedCall
         self._captured = list(self._concrete.captured_inputs)
         self._dtypes = [output.dtype for output in self._concrete.outputs]
         self.outputs: Any = self._concrete.structured_outputs
         """The outputs' structure of tf.TensorSpec."""
-        self._names = sorted(self.outputs) if isinstance(self.outputs, dict) else None
+        # None if the outputs are nested.
+        self._names: list[str] | None = None
+        if isinstance(self.outputs, dict) and len(self.outputs) == len(self._dtypes):
+            self._names = sorted(self.outputs)
 
     def __call__(self, *inputs: Any) -> Any:
         """The outputs for the flattened `inputs`, in the function's own structure."""
-        flat = tf.raw_ops.StatefulPartitionedCall(
-            args=[*inputs, *self._captured], Tout=self._dtypes, f=self._concrete
-        )
-        if self._names is not None and len(self._names) == len(flat):
+        # By its name, which TensorFlow would ask the function for, at several calls in Python.
+        flat = self._run(args=[*inputs, *self._captured], Tout=self._dtypes, f=self._function)
+        if self._names is not None:
             return dict(zip(self._names, flat, strict=True))
         return tf.nest.pack_sequence_as(self.outputs, flat)
 
 
-def host_tensor(array: np.ndarray) -> tf.Tensor:
-    """As `tf.constant(array)`, at a third of its cost, where there is no GPU.
+def shared_tensor(array: np.ndarray) -> tf.Tensor:
+    """A tensor on the host over the memory of `array`, which shows what is written there later.
 
-    Like that, it copies. TensorFlow takes the copy over as it is, and keeps it until the tensor is gone.
+    What an operation is handed of it, and hands on without a copy, changes with it too: so a graph that
+    keeps such a tensor, as a variable's value, must not be called with one. TensorFlow itself never
+    writes into it.
+
+    Args:
+        array: contiguous, of `aligned_zeros` or a part of it that begins where that does; not of bools,
+            which not all versions take over.
     """
-    if array.dtype == np.bool_:
-        # Not all versions take these over.
-        return tf.constant(array)
-    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -memory.__array_interface__["data"][0] % ALIGNMENT
-    copy = np.ndarray(array.shape, array.dtype, memory, start)
-    copy[...] = array
-    return tf.experimental.dlpack.from_dlpack(copy.__dlpack__())
+    assert array.__array_interface__["data"][0] % ALIGNMENT == 0, "operations abort the process"
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

@@ -41,7 +41,7 @@ class Steps(NamedTuple):
     """Answered steps of n environments, each in it at most once."""
 
     slots: np.ndarray
-    """int32 [n]"""
+    """int [n]; NumPy indexes by np.intp without a conversion"""
     observation: Sequence[np.ndarray]
     """[n, *shape] for each leaf"""
     reward: np.ndarray
@@ -81,9 +81,6 @@ def _flat(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1, *array.shape[2:])
 
 
-_NONE = np.empty(0, np.intp)
-
-
 class UnrollPool:
     """Columns of T+1 rows each: the storage of all unrolls, unfinished and finished.
 
@@ -102,6 +99,8 @@ class UnrollPool:
 
         self.length = length
         """T, transitions in an unroll"""
+        self.columns = columns
+        """how many there are. Row t of column c is number t * columns + c of the pool's rows"""
         self.bytes_per_column = bytes_per_column(layout, length)
         self.observation = [rows(leaf.shape, leaf.dtype) for leaf in layout.observation]
         """[T+1, columns, *shape] of its dtype, for each leaf"""
@@ -126,15 +125,18 @@ class UnrollPool:
         self._flat_observation = [_flat(leaf) for leaf in self.observation]
         self._flat_reward, self._flat_flags = _flat(self.reward), _flat(self.flags)
         self._flat_version = _flat(self.version)
-        self._flat_record = {name: _flat(array) for name, array in self.record.items()}
+        self._flat_record = [(name, _flat(array)) for name, array in self.record.items()]
         self._free = list(range(columns - 1, -1, -1))
         self._lock = threading.Lock()
 
     def acquire(self, count: int) -> np.ndarray:
         """`count` free columns, int64 [count]."""
         with self._lock:
-            assert count <= len(self._free), "the pool is sized for every slot and a full queue"
-            return np.array([self._free.pop() for _ in range(count)], np.int64)
+            left = len(self._free) - count
+            assert left >= 0, "the pool is sized for every slot and a full queue"
+            taken = np.array(self._free[left:], np.int64)
+            del self._free[left:]
+            return taken[::-1]
 
     def acquire_again(self, columns: np.ndarray) -> np.ndarray:
         """These columns, int64 [n], which an earlier process had, where all of them are free; others in
@@ -143,7 +145,7 @@ class UnrollPool:
         Raises:
             ValueError: one of them is named twice, or is in use.
         """
-        if columns.size == 0 or columns.max() >= len(self.serial):
+        if columns.size == 0 or columns.max() >= self.columns:
             return self.acquire(len(columns))
         with self._lock:
             wanted = set(columns.tolist())
@@ -168,16 +170,15 @@ class UnrollPool:
         whole |= {"serial": self.serial, "continues": self.continues}
         return rows | {name: array[None] for name, array in whole.items()}
 
-    def write(self, time: np.ndarray, column: np.ndarray, steps: Steps) -> None:
-        """Store steps in rows `time` of `column`, int64 [n] each."""
-        index = time * len(self.serial) + column
+    def write(self, rows: np.ndarray, steps: Steps) -> None:
+        """Store steps in these of the pool's rows, int64 [n]."""
         for flat, leaf in zip(self._flat_observation, steps.observation, strict=True):
-            flat[index] = leaf
-        self._flat_reward[index] = steps.reward
-        self._flat_flags[index] = steps.flags
-        self._flat_version[index] = steps.version
-        for name, flat in self._flat_record.items():
-            flat[index] = steps.record[name]
+            flat[rows] = leaf
+        self._flat_reward[rows] = steps.reward
+        self._flat_flags[rows] = steps.flags
+        self._flat_version[rows] = steps.version
+        for name, flat in self._flat_record:
+            flat[rows] = steps.record[name]
 
     def gather(self, columns: np.ndarray) -> Batch:
         """A copy of finished unrolls as a time-major batch, [T+1, len(columns), ...] each."""
@@ -206,7 +207,7 @@ class UnrollPool:
     def _gather(self, time: np.ndarray, column: np.ndarray, beginnings: np.ndarray) -> Batch:
         """Rows `time` of `column`, which broadcast to [rows, B], after the state of `beginnings` [B]."""
         # By one flat index: NumPy copies whole rows for it, and element by element for two.
-        index = time * len(self.serial) + column
+        index = time * self.columns + column
 
         def take(array: np.ndarray) -> np.ndarray:
             taken: np.ndarray = _flat(array).take(index, axis=0)
@@ -231,15 +232,19 @@ class UnrollWriter:
 
     Unrolls have T transitions and so T+1 rows; they cross episodes, and an environment's next
     unroll begins with the last row of the one before. `_lock` guards every field, and the columns
-    that are being written.
+    that are being written. Without it `append` looks up where its slots' next rows go: that changes by
+    their own steps, of which there is one at a time, and after them.
     """
 
     def __init__(self, pool: UnrollPool, queue: UnrollQueue, num_slots: int) -> None:
         self._next_serial = 0
         self._pool = pool
         self._queue = queue
-        self._column = np.full(num_slots, -1, np.int64)
-        self._time = np.zeros(num_slots, np.int64)
+        # Where the slots' next rows go: one number of the pool's rows, so that one comparison says of a
+        # batch whether any unroll begins or ends in it. Those without a column have one past all rows.
+        self._last_row = pool.length * pool.columns
+        self._nowhere = self._last_row + pool.columns
+        self._next_row = np.full(num_slots, self._nowhere, np.int64)
         self._finished = 0
         self._dropped = dict.fromkeys(LeaseEnd, 0)
         self._dropped_steps = 0
@@ -256,33 +261,42 @@ class UnrollWriter:
 
     def append(self, steps: Steps) -> None:
         """Store answered steps. Never blocks: `wait_for_room` before."""
-        # Which NumPy indexes by without converting it each time.
-        slots = steps.slots.astype(np.intp)
+        slots = steps.slots
+        rows = self._next_row[slots]
+        edges = rows >= self._last_row
+        if np.count_nonzero(edges):
+            self._append_at_edges(slots, rows, np.flatnonzero(edges), steps)
+        else:
+            with self._lock:
+                self._write(slots, rows, steps)
+
+    def _append_at_edges(
+        self, slots: np.ndarray, rows: np.ndarray, edges: np.ndarray, steps: Steps
+    ) -> None:
+        """Where rows of the positions `edges` will each be row 0 of an unroll, and maybe the last of the
+        one before."""
         # Fetched from the device before the lock is taken, for which the event loop may wait.
-        beginning = self._beginning(slots) if self._pool.state else _NONE
-        memory = steps.state_before(beginning) if beginning.size else {}
+        memory = steps.state_before(edges) if self._pool.state else {}
         with self._lock:
-            column = self._begin_missing(slots)
-            time = self._time[slots]
-            self._pool.write(time, column, steps)
-            self._time[slots] = time + 1
-            done = time == self._pool.length
-            if np.count_nonzero(done):
-                self._finish(slots[done], column[done])
-            if memory:
-                begun = self._column[slots[beginning]]
-                for name, value in memory.items():
-                    self._pool.state[name][begun] = value
+            self._begin_missing(rows)
+            self._write(slots, rows, steps)
+            done = np.flatnonzero(rows >= self._last_row)
+            if done.size:
+                self._finish(slots[done], rows[done] - self._last_row)
+            begun = self._next_row[slots[edges]] % self._pool.columns
+            for name, value in memory.items():
+                self._pool.state[name][begun] = value
 
     def drop(self, slots: np.ndarray, reason: LeaseEnd) -> None:
         """Forget the unfinished unrolls of these slots: their lease is over."""
         with self._lock:
-            open_slots = slots[self._column[slots] >= 0]
-            self._pool.release(self._column[open_slots])
+            open_slots = slots[self._next_row[slots] < self._nowhere]
+            time, column = np.divmod(self._next_row[open_slots], self._pool.columns)
+            self._pool.release(column)
             self._dropped[reason] += len(open_slots)
             # Transitions: row 0 only begins the first, or was the last row of the unroll before.
-            self._dropped_steps += int((self._time[open_slots] - 1).sum())
-            self._column[open_slots] = -1
+            self._dropped_steps += int((time - 1).sum())
+            self._next_row[open_slots] = self._nowhere
 
     def statistics(self) -> Mapping[str, float]:
         with self._lock:
@@ -291,25 +305,20 @@ class UnrollWriter:
                 "dropped": sum(self._dropped.values()),
                 **{f"dropped_{reason}": count for reason, count in self._dropped.items()},
                 "dropped_steps": self._dropped_steps,
-                "unfinished": int((self._column >= 0).sum()),
+                "unfinished": int((self._next_row < self._nowhere).sum()),
             }
 
-    def _beginning(self, slots: np.ndarray) -> np.ndarray:
-        """Rows that will be row 0 of an unroll. Without the lock: what belongs to a slot changes only
-        by its own steps, of which there is one at a time, and after them."""
-        column, time = self._column[slots], self._time[slots]
-        return np.flatnonzero((column < 0) | (time == self._pool.length))
+    def _write(self, slots: np.ndarray, rows: np.ndarray, steps: Steps) -> None:
+        self._pool.write(rows, steps)
+        self._next_row[slots] = rows + self._pool.columns
 
-    def _begin_missing(self, slots: np.ndarray) -> np.ndarray:
-        """The columns of `slots`, each of which has one then."""
-        column: np.ndarray = self._column[slots]
-        missing = column < 0
-        if np.count_nonzero(missing):
-            begun = self._pool.acquire(int(missing.sum()))
+    def _begin_missing(self, rows: np.ndarray) -> None:
+        """Put row 0 of a new column in the place of each row that is nowhere."""
+        missing = np.flatnonzero(rows == self._nowhere)
+        if missing.size:
+            begun = self._pool.acquire(len(missing))
             self._pool.continues[begun] = -1
-            column[missing] = self._column[slots[missing]] = begun
-            self._time[slots[missing]] = 0
-        return column
+            rows[missing] = begun
 
     def _finish(self, slots: np.ndarray, finished: np.ndarray) -> None:
         """Hand over the columns that are full, and begin the next with their last rows."""
@@ -320,7 +329,6 @@ class UnrollWriter:
         serials = np.arange(self._next_serial, self._next_serial + len(slots))
         self._next_serial += len(slots)
         pool.serial[finished] = pool.continues[begun] = serials
-        self._column[slots] = begun
-        self._time[slots] = 1
+        self._next_row[slots] = begun + pool.columns
         self._finished += len(slots)
         self._queue.put(finished)

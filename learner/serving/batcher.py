@@ -14,9 +14,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from learner.aligned import aligned_zeros
 from learner.telemetry.statistics import Clock, Durations, Histogram, Spread
 from protos.specs import ArraySpec
 
@@ -45,10 +47,13 @@ class InferenceBatch:
 
     Rows from `size` on are padding: they belong to the scratch slot, and what they hold is left
     over from earlier batches.
+
+    The arrays are filled again and again, and the policy call's tensors may share their memory: who
+    keeps anything made of a batch for longer than its turn copies it.
     """
 
     def __init__(self, observation: Sequence[ArraySpec], capacity: int, scratch_slot: int) -> None:
-        self.observation = [leaf.zeros(capacity) for leaf in observation]
+        self.observation = [aligned_zeros((capacity, *leaf.shape), leaf.dtype) for leaf in observation]
         """[capacity, *shape] for each leaf"""
         # In one array, because handing an array to TensorFlow costs the same whatever its size.
         self.rows = np.zeros((4, capacity), np.int32)
@@ -63,6 +68,8 @@ class InferenceBatch:
         """n, rows that are no padding"""
         self.since = 0.0
         """when the first of its requests came"""
+        self.inputs: dict[int, Any] = {}
+        """the policy call's views of the first rows, by how many: made once, and kept here for it"""
         self._scratch_slot = scratch_slot
         self._requests: list[Request] = []
 

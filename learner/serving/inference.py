@@ -63,16 +63,19 @@ class InferenceWorker:
             # Before the policy acts: what it then acts with is as new as can be.
             if not self._experience.wait_for_room():
                 return
-            busy = self._clock.busy_seconds()
             with self._latency.measured():
-                with self._weights.reading() as version, self._clock.busy():
-                    answer = self._policy(batch)
+                # Before the clock runs: to wait for a publication is no work.
+                version = self._weights.hold()
                 with self._clock.busy():
+                    try:
+                        answer = self._policy(batch)
+                    finally:
+                        self._weights.release()
                     # Recorded before it is answered: an environment's next step must find this one
                     # stored.
                     self._record(_steps(batch, answer, version))
                     batch.reply(answer.action, version)
-            self.load_seconds += (self._clock.busy_seconds() - busy) * answer.efficiency
+            self.load_seconds += self._clock.last_seconds * answer.efficiency
 
     def _record(self, steps: Steps) -> None:
         self._episodes.observe(steps.slots, steps.reward, steps.flags)
@@ -82,7 +85,8 @@ class InferenceWorker:
 def _steps(batch: InferenceBatch, answer: PolicyAnswer, version: int) -> Steps:
     rows = slice(0, batch.size)
     return Steps(
-        slots=batch.slots[rows],
+        # As NumPy indexes by: converted here for all who do.
+        slots=batch.slots[rows].astype(np.intp),
         observation=[leaf[rows] for leaf in batch.observation],
         reward=batch.reward[rows],
         flags=batch.flags[rows],

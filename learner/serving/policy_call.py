@@ -3,17 +3,18 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from learner.agents.agent import Policy
+from learner.aligned import aligned_zeros
 from learner.experience.trajectory import ActInputs, State
 from learner.experience.unrolls import Layout, RowSpec
 from learner.flags import RESET
-from learner.graph import Graph, host_tensor
+from learner.graph import Graph, shared_tensor
 from learner.serving.batcher import InferenceBatch
 from learner.serving.env_state import StateTables
 from protos.specs import ArraySpec
@@ -48,18 +49,32 @@ def efficiencies(seconds: Mapping[int, float], largest: int) -> list[float]:
     return [rows / max(taken[bucket], 1e-9) / best for rows, bucket in enumerate(of_rows)]
 
 
-@dataclass(frozen=True)
-class PolicyAnswer:
-    """What the policy said about one batch of n rows."""
+class PolicyAnswer(NamedTuple):
+    """What the policy said about one batch of n rows.
+
+    Only the actions outlive it: the rest may share the batch's memory, and is used before that is filled
+    again.
+    """
 
     action: np.ndarray
-    """[n, *shape] of the action's dtype"""
+    """[n, *shape] of the action's dtype; a copy"""
     record: Mapping[str, np.ndarray]
     """[n, ...] each"""
     state_before: Callable[[np.ndarray], State]
     """from row indices to the memory before those rows"""
     efficiency: float
     """of a call for n rows, see `efficiencies`"""
+
+
+class _Inputs(NamedTuple):
+    """The first rows of a batch, as tensors over its own memory."""
+
+    tensors: list[tf.Tensor]
+    """the leaves, and `packed`"""
+    rows: np.ndarray
+    """their part of `InferenceBatch.rows`, which is not contiguous"""
+    packed: np.ndarray
+    """where it is copied to at each call"""
 
 
 class PolicyFunction:
@@ -90,8 +105,10 @@ class PolicyFunction:
         """What a step consists of, as the policy's trace has shown."""
         self._record_outputs = [(name, f"record/{name}") for name in self.layout.record]
         self._state_outputs = [(name, f"state/{name}") for name in self.layout.state]
-        # A GPU's tensors are to be copied there at once, as this does.
-        self._tensor = tf.constant if tf.config.list_physical_devices("GPU") else host_tensor
+        # Inputs for a GPU are copied there at each call; bools are no memory that TensorFlow shares.
+        self._shares = not tf.config.list_physical_devices("GPU") and not any(
+            leaf.dtype == np.bool_ for leaf in observation
+        )
 
     def warm_up(self, batch: InferenceBatch) -> None:
         """Run every bucket on padding, so that no actor waits for what the first call prepares; and once
@@ -122,8 +139,9 @@ class PolicyFunction:
         # Counted here, not by a variable: two threads could read one value of that.
         outputs = self._run(batch, self._bucket_of[size], self._next_call())
         return PolicyAnswer(
-            action=outputs["action"].numpy()[:size],
-            record={name: outputs[output].numpy()[:size] for name, output in self._record_outputs},
+            # It is sent after the batch's turn.
+            action=np.array(outputs["action"])[:size],
+            record={name: np.asarray(outputs[output])[:size] for name, output in self._record_outputs},
             state_before=lambda rows: {
                 name: tf.gather(outputs[output], rows).numpy() for name, output in self._state_outputs
             },
@@ -131,9 +149,16 @@ class PolicyFunction:
         )
 
     def _run(self, batch: InferenceBatch, bucket: int, number: int) -> dict[str, tf.Tensor]:
-        leaves = [self._tensor(leaf[:bucket]) for leaf in batch.observation]
         batch.set_call(number)
-        outputs: dict[str, tf.Tensor] = self._call(*leaves, self._tensor(batch.rows[:, :bucket]))
+        if self._shares:
+            # The call returns when all its operations are done, so that none reads a later batch.
+            inputs = batch.inputs.get(bucket) or _share(batch, bucket)
+            inputs.packed[...] = inputs.rows
+            tensors = inputs.tensors
+        else:
+            arrays = (*(leaf[:bucket] for leaf in batch.observation), batch.rows[:, :bucket])
+            tensors = [tf.constant(array) for array in arrays]
+        outputs: dict[str, tf.Tensor] = self._call(*tensors)
         return outputs
 
     def _next_call(self) -> int:
@@ -155,6 +180,15 @@ class PolicyFunction:
             name: RowSpec(tuple(spec.shape), np.dtype(spec.dtype.as_numpy_dtype))
             for name, spec in policy.state_specs.items()
         }
+
+
+def _share(batch: InferenceBatch, bucket: int) -> _Inputs:
+    """The batch's inputs of this size, to be found there from now on."""
+    packed = aligned_zeros((len(batch.rows), bucket), batch.rows.dtype)
+    leaves = [leaf[:bucket] for leaf in batch.observation]
+    tensors = [shared_tensor(array) for array in (*leaves, packed)]
+    inputs = batch.inputs[bucket] = _Inputs(tensors, batch.rows[:, :bucket], packed)
+    return inputs
 
 
 def _trace(

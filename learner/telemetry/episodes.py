@@ -78,14 +78,12 @@ class EpisodeTracker:
         """Take in n rows of distinct slots, before they are answered: that keeps a slot's rows in order.
 
         Args:
-            slots: int32 [n].
+            slots: int [n]; NumPy indexes by np.intp without a conversion.
             reward: float32 [n], unclipped, of the transition that led to the row.
             flags: uint8 [n], StepFlag bits of the wire, and LEASE_START: whatever the slot did before
                 such a row is another's.
         """
         ended: list[Episode] = []
-        # Which NumPy indexes by without converting it each time.
-        slots = slots.astype(np.intp)
         with self._lock:
             self._own_steps += len(slots)
             self._returns[slots] += reward

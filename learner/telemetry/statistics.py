@@ -90,6 +90,8 @@ class BusyClock:
         self._clock = clock
         # Seconds of finished work, and since when the present work runs: written by the owner alone.
         self._work: tuple[float, float | None] = (0.0, None)
+        self.last_seconds = 0.0
+        """of the last piece of work that has ended"""
         self._read_at = clock()
         self._read_work = 0.0
 
@@ -108,7 +110,8 @@ class BusyClock:
     ) -> None:
         done, since = self._work
         if since is not None:
-            self._work = (done + self._clock() - since, None)
+            self.last_seconds = self._clock() - since
+            self._work = (done + self.last_seconds, None)
 
     def working_seconds(self) -> float:
         """How long the present piece of work has been running; 0 between two. Any thread may ask."""

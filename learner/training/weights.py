@@ -1,8 +1,7 @@
 """Versioned weights: what training has learned, handed to inference between batches."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from learner.graph import Graph
@@ -12,7 +11,7 @@ class PublishedWeights:
     """Copies the trained variables into those that inference acts with, never in the middle of a batch.
 
     Any number of inference threads read at once; a publication waits for those that read, and later
-    readers wait for it. The lock of `_changed` guards `_readers` and `_publishing`, and these two guard
+    readers wait for it. `_lock` guards `_readers` and `_publishing`, and these two guard
     the acting variables and `_version`: written while `_publishing` with no reader, and held still
     while there are readers. The property `version` alone reads without either: one integer, which may
     be that of a publication under way.
@@ -27,25 +26,27 @@ class PublishedWeights:
         self._version = version
         self._readers = 0
         self._publishing = False
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
 
     @property
     def version(self) -> int:
         """Training version that inference acts with."""
         return self._version
 
-    @contextmanager
-    def reading(self) -> Iterator[int]:
-        """Hold the weights still; gives their version."""
-        with self._changed:
+    def hold(self) -> int:
+        """Hold the weights still until `release`, which each call needs; gives their version."""
+        with self._lock:
             while self._publishing:
                 self._changed.wait()
             self._readers += 1
-        try:
-            yield self._version
-        finally:
-            with self._changed:
-                self._readers -= 1
+            return self._version
+
+    def release(self) -> None:
+        """The weights that `hold` has held are no more needed."""
+        with self._lock:
+            self._readers -= 1
+            if self._publishing:
                 self._changed.notify_all()
 
     def publish(self, version: int) -> None:

@@ -217,6 +217,8 @@ def test_gathered_batch_is_a_copy() -> None:
 def test_columns_are_reused_last_in_first_out() -> None:
     pool = UnrollPool(LAYOUT, 2, 1000)
     first = pool.acquire(3)
+    assert first.tolist() == [0, 1, 2]
+    assert pool.acquire(0).tolist() == []
     pool.release(first)
     assert sorted(pool.acquire(3)) == sorted(first)
 

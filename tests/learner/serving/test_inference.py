@@ -93,6 +93,7 @@ def test_what_is_recorded_is_the_batch_without_its_padding() -> None:
     story.run(story.batch([4, 2, 0, 1, 3], [1, 2, 3, 4, 5]))
     (steps,) = kept
     assert steps.slots.tolist() == [4, 2, 0, 1, 3]
+    assert steps.slots.dtype == np.intp
     np.testing.assert_array_equal(steps.observation[0], observation(1, 2, 3, 4, 5))
     assert steps.reward.tolist() == [0] * 5
     assert steps.flags.tolist() == [pb.FIRST] * 5

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from learner.experience.trajectory import ActInputs, ActOutputs, State, Tensor
 from learner.experience.unrolls import RowSpec
 from learner.flags import LEASE_START
+from learner.graph import shared_tensor
+from learner.serving import policy_call
 from learner.serving.batcher import InferenceBatch, Request
 from learner.serving.env_state import StateTables
 from learner.serving.policy_call import PolicyFunction, bucket_sizes, efficiencies
 from protos import inference_pb2 as pb
+from protos.specs import ArraySpec
 from tests.fakes import SPEC, SumPolicy, observation
 from tests.learner.experience.running import Running
 
@@ -30,26 +34,44 @@ def make_batch(
 ) -> InferenceBatch:
     """A batch of one request, in a buffer whose padding holds the rest of an earlier one."""
     batch = InferenceBatch(SPEC.observation, MAX_ROWS, SLOTS)
-    for rows, shown, bits in (
-        (list(range(MAX_ROWS)), [500.0] * MAX_ROWS, 0),
-        (slots, numbers, flags),
-    ):
-        batch.clear()
-        batch.add(
-            Request(
-                slots=np.array(rows, np.int32),
-                observation=[observation(*shown)],
-                reward=np.zeros(len(rows), np.float32),
-                flags=np.broadcast_to(np.array(bits, np.uint8), len(rows)),
-                reply=reply or (lambda actions, version: None),
-            )
-        )
+    refill(batch, list(range(MAX_ROWS)), [500.0] * MAX_ROWS)
+    refill(batch, slots, numbers, flags, reply)
     return batch
+
+
+def refill(
+    batch: InferenceBatch,
+    slots: list[int],
+    numbers: list[float],
+    flags: int | list[int] = 0,
+    reply: Any = None,
+) -> None:
+    batch.clear()
+    batch.add(
+        Request(
+            slots=np.array(slots, np.int32),
+            observation=[observation(*numbers)],
+            reward=np.zeros(len(slots), np.float32),
+            flags=np.broadcast_to(np.array(flags, np.uint8), len(slots)),
+            reply=reply or (lambda actions, version: None),
+        )
+    )
 
 
 def act(function: PolicyFunction, slots: list[int], numbers: list[float], flags: Any = 0) -> list[int]:
     actions: list[int] = function(make_batch(slots, numbers, flags)).action.tolist()
     return actions
+
+
+class EchoPolicy(SumPolicy):
+    """Hands its inputs on as they are: as the action and as the memory."""
+
+    def act(
+        self, inputs: ActInputs, state: State, *, seed: Tensor, greedy: bool
+    ) -> tuple[ActOutputs, State]:
+        outputs, after = super().act(inputs, state, seed=seed, greedy=greedy)
+        (seen,) = inputs.observation
+        return ActOutputs(seen, outputs.record), {"sum": seen, "steps": after["steps"]}
 
 
 @pytest.mark.parametrize(
@@ -116,6 +138,49 @@ def test_the_state_before_is_what_the_policy_was_handed() -> None:
     assert state["sum"].tolist() == [[20, 0], [30, 0]]
     assert state["steps"].tolist() == [1, 1]
     assert first.state_before(np.array([1]))["sum"].tolist() == [[0, 0]]
+
+
+def test_actions_and_memory_outlive_the_batch_that_they_were_made_of() -> None:
+    """Actions are sent, and memory is read, when other rows are where the observations were."""
+    function = make_function(EchoPolicy())
+    batch = make_batch([3, 1], [10, 20])
+    first = function(batch)
+    refill(batch, [5, 6], [7, 8])
+    second = function(batch)
+    assert first.action[:, 0].tolist() == [10, 20]
+    assert second.action[:, 0].tolist() == [7, 8]
+    memory = function(make_batch([1, 5, 3], [0, 0, 0])).state_before(np.arange(3))
+    assert memory["sum"][:, 0].tolist() == [20, 7, 10]
+
+
+def test_a_buffers_tensors_are_made_once_for_each_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, ...]] = []
+
+    def shared(array: np.ndarray) -> tf.Tensor:
+        made.append(array.shape)
+        return shared_tensor(array)
+
+    monkeypatch.setattr(policy_call, "shared_tensor", shared)
+    function, other = make_function(), make_function()
+    batch = make_batch([3, 1], [10, 20])
+    for slots, numbers in [([0, 1], [1, 2]), ([0], [3]), ([2, 0], [4, 5])]:
+        refill(batch, slots, numbers)
+        assert function(batch).action[-1] == other(make_batch(slots, numbers)).action[-1]
+    # Of that buffer the first and the second have two rows and one, and the third none of its own.
+    assert made[:2] == [(2, 2), (4, 2)]
+    assert made[4:6] == [(1, 2), (4, 1)]
+    assert len(made) == 10
+
+
+def test_bools_are_copied_at_each_call() -> None:
+    observation = [*SPEC.observation, ArraySpec("door", (), np.dtype(np.bool_))]
+    function = PolicyFunction(SumPolicy(), observation, num_slots=SLOTS, max_rows=MAX_ROWS, seed=1)
+    batch = InferenceBatch(observation, MAX_ROWS, SLOTS)
+    batch.slots[0], batch.size = 4, 1
+    for number, total in ((1, 1), (2, 3)):
+        batch.observation[0][0] = number
+        assert function(batch).action.tolist() == [total]
+    assert not batch.inputs
 
 
 def test_greedy_reaches_the_policy() -> None:

@@ -151,6 +151,16 @@ def test_busy_seconds_are_those_since_the_start() -> None:
     assert clock.busy_seconds() == clock.busy_seconds() == 3
 
 
+def test_the_last_piece_of_work_is_measured_alone() -> None:
+    now = FakeClock()
+    clock = BusyClock(now)
+    for seconds in (3, 2):
+        with clock.busy():
+            now.now += seconds
+        now.now += 1
+        assert clock.last_seconds == seconds
+
+
 @pytest.mark.parametrize(
     ("work", "seconds"),
     [((6.0, None), 6.0), ((5.0, 103.5), 5.0)],
