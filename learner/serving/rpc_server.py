@@ -52,6 +52,7 @@ class RpcServer:
         self._routes: dict[str, Handler] = {}
         self._generic: list[grpc.GenericRpcHandler] = []
         self._tasks: dict[Rpc, asyncio.Task[None]] = {}
+        self._begun = False
         self._stopping = False
         self._stopped = asyncio.Event()
         self._server = cygrpc.Server([(name.encode(), value) for name, value in options], False)
@@ -89,18 +90,25 @@ class RpcServer:
         return port
 
     def start(self) -> None:
-        self._server.start()
+        self._begin()
         self._request()
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls, and end those that are left after `grace` seconds."""
+        """Take no more calls, end those that are left after `grace` seconds, and free the addresses:
+        also of a server that was not started."""
         self._stopping = True
+        if not self._begun:
+            self._begin()  # gRPC frees the addresses of no other.
         self._server.shutdown(self._loop.queue, self._shut_down)
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=grace)
         self._server.cancel_all_calls()
         await self._stopped.wait()
         self._server.destroy()
+
+    def _begin(self) -> None:
+        self._begun = True
+        self._server.start()
 
     # Calls --------------------------------------------------------------------------------------
 

@@ -114,6 +114,7 @@ class InferenceServer:
         self._loop: CompletionLoop
         self._started: Future[None] = Future()
         self._ending: asyncio.Event
+        self._servers: list[RpcServer] = []
         self._service: InferenceService
         self._health: health.aio.HealthServicer
         self._thread = threading.Thread(target=self._run, name="event loop", daemon=True)
@@ -173,24 +174,29 @@ class InferenceServer:
     async def _serve(self) -> None:
         self._ending = asyncio.Event()
         try:
-            servers = await self._build()
-            for server in servers:
+            await self._build()
+            for server in self._servers:
                 server.start()
         except Exception as error:  # noqa: BLE001 - whatever it is, `start` raises it
+            await self._stop(grace=0.0)
             self._started.set_exception(error)
             return
         self._started.set_result(None)
         await self._ending.wait()
         # Streams that were told the reason end by themselves within the grace.
-        await asyncio.gather(*(server.stop(grace=1.0) for server in servers))
+        await self._stop(grace=1.0)
+
+    async def _stop(self, grace: float) -> None:
+        await asyncio.gather(*(server.stop(grace) for server in self._servers))
 
     def _hear(self, loop: object, context: dict[str, Any]) -> None:
         """asyncio would only log it, and the learner hang."""
         self._on_failure(context.get("exception") or RuntimeError(context["message"]))
 
-    async def _build(self) -> list[RpcServer]:
+    async def _build(self) -> None:
         guard = self._guard.refusal if self._guard else lambda rpc: None
         server = RpcServer(self._loop, _OPTIONS, authorize=guard)
+        self._servers.append(server)
         self._service = self._make_service()
         server.route(METHOD, self._service.act)
         self._health = health.aio.HealthServicer()
@@ -204,13 +210,13 @@ class InferenceServer:
         if addresses.local is not None:
             self._bind(server, addresses.local)
         logger.info("listening on %s%s", addresses.listen, chosen_port(addresses.listen, self.port))
-        if addresses.health is None:
-            return [server]
-        return [server, self._build_health(addresses.health)]
+        if addresses.health is not None:
+            self._build_health(addresses.health)
 
-    def _build_health(self, address: str) -> RpcServer:
+    def _build_health(self, address: str) -> None:
         """A server of its own, because a service of gRPC is on all addresses of its server."""
         server = RpcServer(self._loop, _HEALTH_OPTIONS, max_calls=_MOST_PROBES)
+        self._servers.append(server)
         server.add(health_pb2_grpc.add_HealthServicer_to_server, _Probed(self._health))
         try:
             with owners_alone(address):
@@ -221,7 +227,6 @@ class InferenceServer:
                 f"{_without_hint(error)}"
             ) from error
         logger.info("health checks on %s%s", address, chosen_port(address, self.health_port))
-        return server
 
     def _bind(self, server: RpcServer, address: str) -> int:
         try:

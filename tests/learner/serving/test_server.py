@@ -166,6 +166,21 @@ def test_a_taken_address_for_probes_is_refused(address: str) -> None:
         )
 
 
+def test_a_start_that_fails_frees_the_addresses_that_it_had(address: str, tmp_path: Path) -> None:
+    """Whoever catches the error can start again with them."""
+    local = f"unix:{tmp_path}/local"
+    with FakeLearner(address, health_listen="127.0.0.1:0") as learner:
+        failed = InferenceServer(Addresses("127.0.0.1:0", local, probed(learner)), lease_seconds=1)
+        with pytest.raises(ConfigError, match=r"--health-listen 127.0.0.1:\d+: expected a free address"):
+            failed.start()
+        assert failed.port
+        assert not Path(local.removeprefix("unix:")).exists()
+        listen = f"127.0.0.1:{failed.port}"
+        with FakeLearner(listen, local=local) as again, Stream(again.address) as stream:
+            stream.open()
+        failed.close()
+
+
 @pytest.mark.parametrize("listen", ["", "7778", ":7778", "127.0.0.1:99999"])
 def test_a_malformed_address_for_probes_is_refused(address: str, listen: str) -> None:
     server = InferenceServer(Addresses(address, health=listen), lease_seconds=1)
