@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -166,7 +167,6 @@ class _Generated:
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
-        self._serialize = handler.response_serializer
 
     async def carry(self, rpc: Rpc) -> None:
         handler = self._handler
@@ -174,12 +174,13 @@ class _Generated:
         behaviour = (
             handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         )
-        answer = behaviour(request, _Context(rpc, self._serialize))
+        answer = behaviour(request, _Context())
         if inspect.isasyncgen(answer):
-            async for message in answer:
-                await rpc.write(self._serialize(message))
-        elif (message := await answer) is not None and not handler.response_streaming:
-            await rpc.write(self._serialize(message))
+            async with aclosing(answer):
+                async for message in answer:
+                    await rpc.write(handler.response_serializer(message))
+        else:
+            await rpc.write(handler.response_serializer(await answer))
 
     async def _request(self, rpc: Rpc) -> Any:
         data = await rpc.read()
@@ -194,14 +195,6 @@ class _Generated:
 
 class _Context:
     """What such a method uses of `grpc.aio.ServicerContext`."""
-
-    def __init__(self, rpc: Rpc, serialize: Callable[[Any], bytes]) -> None:
-        self._rpc = rpc
-        self._serialize = serialize
-
-    async def write(self, message: Any) -> None:
-        # Waits for no client: health has a lock meanwhile that the learner's own thread asks for.
-        self._rpc.send(self._serialize(message))
 
     async def abort(self, status: grpc.StatusCode, details: str = "") -> None:
         raise Refused(status, details)

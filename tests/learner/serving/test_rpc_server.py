@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from learner.serving.completion_loop import CompletionLoop
+from learner.serving.health import HealthServicer
 from learner.serving.rpc import Rpc
 from learner.serving.rpc_server import Refused, RpcServer
 from protos.errors import NoCapacity
@@ -57,7 +58,9 @@ class Served:
     async def _start(self) -> None:
         self.server = RpcServer(self.loop, (), **self._options)
         self.server.route(METHOD, lambda rpc: self.handler(rpc))
-        self.server.add(health_pb2_grpc.add_HealthServicer_to_server, health.aio.HealthServicer())
+        health = HealthServicer()
+        health.set("", health_pb2.HealthCheckResponse.SERVING)
+        self.server.add(health_pb2_grpc.add_HealthServicer_to_server, health)
         self.server.bind(self.address)
         self.server.start()
 
