@@ -12,10 +12,14 @@ from google.protobuf.message import DecodeError
 from grpc._cython import cygrpc
 
 from learner.serving.completion_loop import CompletionLoop
+from learner.serving.connections import Listener, cut_off, listener
 from learner.serving.rpc import Rpc
 from protos.errors import RequestError, to_status
 
 logger = logging.getLogger(__name__)
+
+_LET_GO_SECONDS = 1.0
+"""How long a connection is waited for at most when all its calls have ended."""
 
 Handler = Callable[[Rpc], Awaitable[None]]
 """Carries a call to its end; what it leaves unfinished ends with OK."""
@@ -54,6 +58,7 @@ class RpcServer:
         self._generic: list[grpc.GenericRpcHandler] = []
         self._tasks: dict[Rpc, asyncio.Task[None]] = {}
         self._begun = False
+        self._listeners: set[Listener] = set()
         self._stopping = False
         self._stopped = asyncio.Event()
         self._server = cygrpc.Server([(name.encode(), value) for name, value in options], False)
@@ -88,6 +93,7 @@ class RpcServer:
         port = int(self._server.add_http2_port(address.encode(), *arguments))
         if not port:
             raise RuntimeError(f"Failed to bind to address {address}")
+        self._listeners.add(listener(address, port))
         return port
 
     def start(self) -> None:
@@ -104,7 +110,13 @@ class RpcServer:
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=grace)
         self._server.cancel_all_calls()
-        await self._stopped.wait()
+        try:
+            await asyncio.wait_for(self._stopped.wait(), _LET_GO_SECONDS)
+        except TimeoutError:
+            # gRPC closes no connection while it writes, which has no end where the client reads nothing.
+            cut = cut_off(self._listeners)
+            logger.warning("%d connections were cut off: what was sent on them was not read", cut)
+            await self._stopped.wait()
         self._server.destroy()
 
     def _begin(self) -> None:
