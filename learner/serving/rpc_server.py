@@ -39,7 +39,7 @@ class RpcServer:
     Args:
         loop: where it lives.
         options: gRPC's, of its channels.
-        authorize: says why a call is refused, or None.
+        authorize: says why a call is refused, or None; all are let in without it.
         max_calls: most calls at once; more are turned away.
     """
 
@@ -48,7 +48,7 @@ class RpcServer:
         loop: CompletionLoop,
         options: Sequence[tuple[str, Any]],
         *,
-        authorize: Callable[[Rpc], RequestError | None] = lambda rpc: None,
+        authorize: Callable[[Rpc], RequestError | None] | None = None,
         max_calls: int | None = None,
     ) -> None:
         self._loop = loop
@@ -164,7 +164,7 @@ class RpcServer:
     def _handler(self, rpc: Rpc) -> Handler:
         if self._max_calls is not None and len(self._tasks) > self._max_calls:
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
-        if (error := self._authorize(rpc)) is not None:
+        if self._authorize is not None and (error := self._authorize(rpc)) is not None:
             raise Refused(to_status(error), str(error))
         if rpc.method in self._routes:
             return self._routes[rpc.method]

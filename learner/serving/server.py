@@ -173,7 +173,7 @@ class InferenceServer:
         self._on_failure(context.get("exception") or RuntimeError(context["message"]))
 
     async def _build(self) -> None:
-        guard = self._guard.refusal if self._guard else lambda rpc: None
+        guard = self._guard.refusal if self._guard else None
         server = RpcServer(self._loop, _OPTIONS, authorize=guard)
         self._servers.append(server)
         self._service = self._make_service()
