@@ -19,6 +19,7 @@ from learner.experience.memory import check_memory
 from learner.group import ALONE, Group
 from learner.serving.acting import Acting
 from learner.serving.leases import Lane
+from learner.telemetry.ending import reached, reached_return
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.evaluations import Evaluation
 from learner.telemetry.report import Report
@@ -225,7 +226,7 @@ class Learner:
         """Whether the run has reached its end; of a group, as all learners of it say."""
         if self._rounds:
             return self._rounds.finished
-        return self._reached_goal() or self.episodes.env_steps >= self._options.total_steps
+        return reached(self._options, self.episodes, self.evaluations()) is not None
 
     @property
     def ended_by(self) -> int | None:
@@ -250,19 +251,12 @@ class Learner:
             self._experience.prefetcher,
             group,
             episodes=self.episodes,
-            reached=self._reached_goal,
+            reached=self._reached_return,
             total_steps=self._options.total_steps,
         )
 
-    def _reached_goal(self) -> bool:
-        return self.episodes.solved_env_steps is not None or self._evaluated_well()
-
-    def _evaluated_well(self) -> bool:
-        enough = self._options.stop_eval_return
-        if self.evaluator is None or enough is None:
-            return False
-        best = self.evaluator.evaluations.best()
-        return best is not None and best.mean_return >= enough
+    def _reached_return(self) -> bool:
+        return reached_return(self._options, self.episodes, self.evaluations()) is not None
 
     def save(self) -> bool:
         """Write a checkpoint of the present state, unless there is one. By the training thread.

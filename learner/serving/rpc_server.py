@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -11,10 +12,14 @@ from google.protobuf.message import DecodeError
 from grpc._cython import cygrpc
 
 from learner.serving.completion_loop import CompletionLoop
+from learner.serving.connections import Listener, cut_off, listener
 from learner.serving.rpc import Rpc
 from protos.errors import RequestError, to_status
 
 logger = logging.getLogger(__name__)
+
+_LET_GO_SECONDS = 1.0
+"""How long a connection is waited for at most when all its calls have ended."""
 
 Handler = Callable[[Rpc], Awaitable[None]]
 """Carries a call to its end; what it leaves unfinished ends with OK."""
@@ -34,7 +39,7 @@ class RpcServer:
     Args:
         loop: where it lives.
         options: gRPC's, of its channels.
-        authorize: says why a call is refused, or None.
+        authorize: says why a call is refused, or None; all are let in without it.
         max_calls: most calls at once; more are turned away.
     """
 
@@ -43,7 +48,7 @@ class RpcServer:
         loop: CompletionLoop,
         options: Sequence[tuple[str, Any]],
         *,
-        authorize: Callable[[Rpc], RequestError | None] = lambda rpc: None,
+        authorize: Callable[[Rpc], RequestError | None] | None = None,
         max_calls: int | None = None,
     ) -> None:
         self._loop = loop
@@ -52,6 +57,8 @@ class RpcServer:
         self._routes: dict[str, Handler] = {}
         self._generic: list[grpc.GenericRpcHandler] = []
         self._tasks: dict[Rpc, asyncio.Task[None]] = {}
+        self._begun = False
+        self._listeners: set[Listener] = set()
         self._stopping = False
         self._stopped = asyncio.Event()
         self._server = cygrpc.Server([(name.encode(), value) for name, value in options], False)
@@ -86,21 +93,35 @@ class RpcServer:
         port = int(self._server.add_http2_port(address.encode(), *arguments))
         if not port:
             raise RuntimeError(f"Failed to bind to address {address}")
+        self._listeners.add(listener(address, port))
         return port
 
     def start(self) -> None:
-        self._server.start()
+        self._begin()
         self._request()
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls, and end those that are left after `grace` seconds."""
+        """Take no more calls, end those that are left after `grace` seconds, and free the addresses:
+        also of a server that was not started."""
         self._stopping = True
+        if not self._begun:
+            self._begin()  # gRPC frees the addresses of no other.
         self._server.shutdown(self._loop.queue, self._shut_down)
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=grace)
         self._server.cancel_all_calls()
-        await self._stopped.wait()
+        try:
+            await asyncio.wait_for(self._stopped.wait(), _LET_GO_SECONDS)
+        except TimeoutError:
+            # gRPC closes no connection while it writes, which has no end where the client reads nothing.
+            cut = cut_off(self._listeners)
+            logger.warning("%d connections were cut off: what was sent on them was not read", cut)
+            await self._stopped.wait()
         self._server.destroy()
+
+    def _begin(self) -> None:
+        self._begun = True
+        self._server.start()
 
     # Calls --------------------------------------------------------------------------------------
 
@@ -143,7 +164,7 @@ class RpcServer:
     def _handler(self, rpc: Rpc) -> Handler:
         if self._max_calls is not None and len(self._tasks) > self._max_calls:
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
-        if (error := self._authorize(rpc)) is not None:
+        if self._authorize is not None and (error := self._authorize(rpc)) is not None:
             raise Refused(to_status(error), str(error))
         if rpc.method in self._routes:
             return self._routes[rpc.method]
@@ -158,7 +179,6 @@ class _Generated:
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
-        self._serialize = handler.response_serializer
 
     async def carry(self, rpc: Rpc) -> None:
         handler = self._handler
@@ -166,12 +186,13 @@ class _Generated:
         behaviour = (
             handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         )
-        answer = behaviour(request, _Context(rpc, self._serialize))
+        answer = behaviour(request, _Context())
         if inspect.isasyncgen(answer):
-            async for message in answer:
-                await rpc.write(self._serialize(message))
-        elif (message := await answer) is not None and not handler.response_streaming:
-            await rpc.write(self._serialize(message))
+            async with aclosing(answer):
+                async for message in answer:
+                    await rpc.write(handler.response_serializer(message))
+        else:
+            await rpc.write(handler.response_serializer(await answer))
 
     async def _request(self, rpc: Rpc) -> Any:
         data = await rpc.read()
@@ -186,14 +207,6 @@ class _Generated:
 
 class _Context:
     """What such a method uses of `grpc.aio.ServicerContext`."""
-
-    def __init__(self, rpc: Rpc, serialize: Callable[[Any], bytes]) -> None:
-        self._rpc = rpc
-        self._serialize = serialize
-
-    async def write(self, message: Any) -> None:
-        # Waits for no client: health has a lock meanwhile that the learner's own thread asks for.
-        self._rpc.send(self._serialize(message))
 
     async def abort(self, status: grpc.StatusCode, details: str = "") -> None:
         raise Refused(status, details)

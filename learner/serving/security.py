@@ -157,19 +157,8 @@ class ServerSecurity:
         """For the addresses on the network; None for plain text."""
         if self._certificates is None:
             return None
-        used = self._certificates.get()
-        lock = threading.Lock()
-
-        def changed() -> Any:
-            """What gRPC asks for at each handshake; None for no change. To what it gets it changes over
-            without a lock, beside handshakes in other threads: with the same each time, it crashed."""
-            nonlocal used
-            assert self._certificates is not None
-            with lock:
-                former, used = used, self._certificates.get()
-                return None if used is former else used
-
-        return grpc.dynamic_ssl_server_credentials(used, changed, self._files[2] is not None)
+        changes = _Changes(self._certificates)
+        return grpc.dynamic_ssl_server_credentials(changes.used, changes, self._files[2] is not None)
 
     def _read_certificates(self) -> Any:
         certificate, key, client_ca = self._files
@@ -178,6 +167,25 @@ class ServerSecurity:
         pair = read_pair(certificate, key)
         roots = read_authorities(client_ca, "--tls-client-ca") if client_ca else None
         return grpc.ssl_server_certificate_configuration([(pair.key, pair.chain)], roots)
+
+
+class _Changes:
+    """What gRPC asks for new certificates at each handshake: None for no change.
+
+    It changes over without a lock, beside handshakes in other threads: with the same each time, it
+    crashed. `_lock` guards what it uses.
+    """
+
+    def __init__(self, certificates: Watched[Any]) -> None:
+        self.used = certificates.get()
+        """what was given out last"""
+        self._certificates = certificates
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Any:
+        with self._lock:
+            former, self.used = self.used, self._certificates.get()
+            return None if self.used is former else self.used
 
 
 def _check_open(options: LearnerOptions, *, protected: bool) -> None:

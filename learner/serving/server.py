@@ -9,12 +9,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from learner.serving.addresses import Addresses, owners_alone
 from learner.serving.completion_loop import CompletionLoop
+from learner.serving.health import CheckedAlone, HealthServicer
 from learner.serving.leases import Lane
 from learner.serving.recorder import Recorder
 from learner.serving.rpc_server import RpcServer
@@ -57,27 +57,6 @@ _MOST_PROBES = 100
 """Health checks at once on the address of their own; more are turned away."""
 
 
-class _Probed(health_pb2_grpc.HealthServicer):
-    """Health that can be asked for and not watched: watchers could use up what probes need."""
-
-    def __init__(self, health: health.aio.HealthServicer) -> None:
-        self._health = health
-
-    async def Check(  # noqa: N802 - the RPC's name
-        self,
-        request: health_pb2.HealthCheckRequest,
-        context: grpc.aio.ServicerContext[health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse],
-    ) -> health_pb2.HealthCheckResponse:
-        return await self._health.Check(request, context)
-
-    async def Watch(  # noqa: N802 - the RPC's name
-        self,
-        request: health_pb2.HealthCheckRequest,
-        context: grpc.aio.ServicerContext[health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse],
-    ) -> None:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this address answers Check alone")
-
-
 class InferenceServer:
     """Owns the event loop's thread. Start it, open lanes, close it; from any one thread."""
 
@@ -114,8 +93,9 @@ class InferenceServer:
         self._loop: CompletionLoop
         self._started: Future[None] = Future()
         self._ending: asyncio.Event
+        self._servers: list[RpcServer] = []
         self._service: InferenceService
-        self._health: health.aio.HealthServicer
+        self._health: HealthServicer
         self._thread = threading.Thread(target=self._run, name="event loop", daemon=True)
 
     def start(self) -> None:
@@ -173,27 +153,32 @@ class InferenceServer:
     async def _serve(self) -> None:
         self._ending = asyncio.Event()
         try:
-            servers = await self._build()
-            for server in servers:
+            await self._build()
+            for server in self._servers:
                 server.start()
         except Exception as error:  # noqa: BLE001 - whatever it is, `start` raises it
+            await self._stop(grace=0.0)
             self._started.set_exception(error)
             return
         self._started.set_result(None)
         await self._ending.wait()
         # Streams that were told the reason end by themselves within the grace.
-        await asyncio.gather(*(server.stop(grace=1.0) for server in servers))
+        await self._stop(grace=1.0)
+
+    async def _stop(self, grace: float) -> None:
+        await asyncio.gather(*(server.stop(grace) for server in self._servers))
 
     def _hear(self, loop: object, context: dict[str, Any]) -> None:
         """asyncio would only log it, and the learner hang."""
         self._on_failure(context.get("exception") or RuntimeError(context["message"]))
 
-    async def _build(self) -> list[RpcServer]:
-        guard = self._guard.refusal if self._guard else lambda rpc: None
+    async def _build(self) -> None:
+        guard = self._guard.refusal if self._guard else None
         server = RpcServer(self._loop, _OPTIONS, authorize=guard)
+        self._servers.append(server)
         self._service = self._make_service()
         server.route(METHOD, self._service.act)
-        self._health = health.aio.HealthServicer()
+        self._health = HealthServicer()
         server.add(health_pb2_grpc.add_HealthServicer_to_server, self._health)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -204,14 +189,14 @@ class InferenceServer:
         if addresses.local is not None:
             self._bind(server, addresses.local)
         logger.info("listening on %s%s", addresses.listen, chosen_port(addresses.listen, self.port))
-        if addresses.health is None:
-            return [server]
-        return [server, self._build_health(addresses.health)]
+        if addresses.health is not None:
+            self._build_health(addresses.health)
 
-    def _build_health(self, address: str) -> RpcServer:
+    def _build_health(self, address: str) -> None:
         """A server of its own, because a service of gRPC is on all addresses of its server."""
         server = RpcServer(self._loop, _HEALTH_OPTIONS, max_calls=_MOST_PROBES)
-        server.add(health_pb2_grpc.add_HealthServicer_to_server, _Probed(self._health))
+        self._servers.append(server)
+        server.add(health_pb2_grpc.add_HealthServicer_to_server, CheckedAlone(self._health))
         try:
             with owners_alone(address):
                 self.health_port = server.bind(address)
@@ -221,7 +206,6 @@ class InferenceServer:
                 f"{_without_hint(error)}"
             ) from error
         logger.info("health checks on %s%s", address, chosen_port(address, self.health_port))
-        return server
 
     def _bind(self, server: RpcServer, address: str) -> int:
         try:
@@ -245,7 +229,7 @@ class InferenceServer:
 
     async def _set_health(self, status: int) -> None:
         for name in ("", SERVICE_NAME):
-            await self._health.set(name, status)
+            self._health.set(name, status)
 
 
 def _without_hint(error: RuntimeError) -> str:

@@ -13,13 +13,22 @@ def reached(
     options: LearnerOptions, episodes: EpisodeTracker, evaluations: Sequence[Evaluation]
 ) -> str | None:
     """The option that ends the run, with its value, as a command line says it; None before its end."""
+    if goal := reached_return(options, episodes, evaluations):
+        return goal
+    if episodes.env_steps >= options.total_steps:
+        return f"--total-steps {options.total_steps}"
+    return None
+
+
+def reached_return(
+    options: LearnerOptions, episodes: EpisodeTracker, evaluations: Sequence[Evaluation]
+) -> str | None:
+    """The same of the options that end it for what it has learned."""
     if options.stop_return is not None and episodes.solved_env_steps is not None:
         return f"--stop-return {options.stop_return:g}"
     enough = options.stop_eval_return
     if enough is not None and any(each.mean_return >= enough for each in evaluations):
         return f"--stop-eval-return {enough:g}"
-    if episodes.env_steps >= options.total_steps:
-        return f"--total-steps {options.total_steps}"
     return None
 
 

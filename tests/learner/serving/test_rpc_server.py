@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from learner.serving.completion_loop import CompletionLoop
+from learner.serving.health import HealthServicer
 from learner.serving.rpc import Rpc
 from learner.serving.rpc_server import Refused, RpcServer
 from protos.errors import NoCapacity
 from tests.fakes import PATIENCE_SECONDS
+from tests.learner.serving.wire import http2_call
 
 METHOD = "/a.Service/Method"
 OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
@@ -57,8 +60,10 @@ class Served:
     async def _start(self) -> None:
         self.server = RpcServer(self.loop, (), **self._options)
         self.server.route(METHOD, lambda rpc: self.handler(rpc))
-        self.server.add(health_pb2_grpc.add_HealthServicer_to_server, health.aio.HealthServicer())
-        self.server.bind(self.address)
+        health = HealthServicer()
+        health.set("", health_pb2.HealthCheckResponse.SERVING)
+        self.server.add(health_pb2_grpc.add_HealthServicer_to_server, health)
+        self.port = self.server.bind(self.address)
         self.server.start()
 
 
@@ -275,6 +280,42 @@ def test_a_call_that_has_come_when_the_server_stops_harms_nothing(
         assert met.wait(PATIENCE_SECONDS)
         assert call.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
     assert not served.failures
+
+
+@pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])
+def test_stopping_cuts_off_who_reads_nothing_and_nobody_else(
+    address: str, family: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """gRPC would write to it to the end of time, and be stopped no sooner."""
+    enough = 64 << 20
+
+    async def much(rpc: Rpc) -> None:
+        rpc.send(bytes(enough))
+        await asyncio.Event().wait()
+
+    unix = family == socket.AF_UNIX
+    with (
+        Served(f"{address}-other") as other,
+        Served(address if unix else "127.0.0.1:0") as served,
+        socket.socket(family) as silent,
+    ):
+        served.handler = much
+        silent.settimeout(PATIENCE_SECONDS)
+        silent.connect(address.removeprefix("unix:") if unix else ("127.0.0.1", served.port))
+        silent.sendall(http2_call(METHOD, window=2 * enough))
+        received = 0
+        while received < 1 << 16:  # More than how it greets.
+            received += len(silent.recv(1 << 16))
+        requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        going_on = other.call(iter(requests.get, b""))
+        served.run(served.server.stop(0.0))
+        assert [record.getMessage() for record in caplog.records] == [
+            "1 connections were cut off: what was sent on them was not read"
+        ]
+        for message in (b"x", b"y"):
+            requests.put(message)
+            assert next(going_on) == message
+        requests.put(b"")
 
 
 def health_call(served: Served, requests: list[bytes]) -> Any:

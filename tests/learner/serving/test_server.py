@@ -19,7 +19,7 @@ from learner.serving.server import SERVICE_NAME, InferenceServer
 from protos.errors import ConfigError, NotServing
 from tests.certificates import TOKEN, Authority
 from tests.fakes import PATIENCE_SECONDS, FakeLearner, LogLines
-from tests.learner.serving.wire import Stream, opening, step
+from tests.learner.serving.wire import Stream, http2_call, opening, step
 
 
 def health(address: str, service: str) -> str:
@@ -66,7 +66,7 @@ def test_who_watches_health_and_takes_nothing_in_holds_up_nobody(address: str) -
     with FakeLearner(address) as learner, socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(address.removeprefix("unix:"))
         stranger.settimeout(PATIENCE_SECONDS)
-        stranger.sendall(watching_without_a_window())
+        stranger.sendall(http2_call("/grpc.health.v1.Health/Watch", window=0))
         received = b""
         # Bytes of a frame's type (HEADERS), flags and stream: the watching has begun.
         while b"\x01\x04\x00\x00\x00\x01" not in received:
@@ -84,28 +84,6 @@ def test_who_watches_health_and_takes_nothing_in_holds_up_nobody(address: str) -
 def _read_to_the_end(stranger: socket.socket) -> None:
     while stranger.recv(1 << 16):
         pass
-
-
-def watching_without_a_window() -> bytes:
-    """A call of Health.Watch as HTTP/2 has it, of a client that lets the server send no byte of data."""
-
-    def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-        return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
-
-    fields = {
-        b":method": b"POST",
-        b":scheme": b"http",
-        b":path": b"/grpc.health.v1.Health/Watch",
-        b":authority": b"x",
-        b"te": b"trailers",
-        b"content-type": b"application/grpc",
-    }
-    block = b"".join(
-        b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields.items()
-    )
-    no_window = frame(4, 0, 0, b"\0\4" + bytes(4))
-    call = frame(1, 4, 1, block) + frame(0, 1, 1, bytes(5))
-    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + no_window + call
 
 
 # An address for probes --------------------------------------------------------------------------
@@ -164,6 +142,21 @@ def test_a_taken_address_for_probes_is_refused(address: str) -> None:
             f"--health-listen {probed(learner)}: expected a free address, HOST:PORT or unix:PATH; "
             f"Failed to bind to address {probed(learner)}"
         )
+
+
+def test_a_start_that_fails_frees_the_addresses_that_it_had(address: str, tmp_path: Path) -> None:
+    """Whoever catches the error can start again with them."""
+    local = f"unix:{tmp_path}/local"
+    with FakeLearner(address, health_listen="127.0.0.1:0") as learner:
+        failed = InferenceServer(Addresses("127.0.0.1:0", local, probed(learner)), lease_seconds=1)
+        with pytest.raises(ConfigError, match=r"--health-listen 127.0.0.1:\d+: expected a free address"):
+            failed.start()
+        assert failed.port
+        assert not Path(local.removeprefix("unix:")).exists()
+        listen = f"127.0.0.1:{failed.port}"
+        with FakeLearner(listen, local=local) as again, Stream(again.address) as stream:
+            stream.open()
+        failed.close()
 
 
 @pytest.mark.parametrize("listen", ["", "7778", ":7778", "127.0.0.1:99999"])

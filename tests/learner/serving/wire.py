@@ -111,3 +111,30 @@ def refused(address: str, *messages: Any) -> tuple[grpc.StatusCode, str]:
         for message in messages:
             stream.send(message)
         return stream.ended()
+
+
+def http2_call(path: str, window: int) -> bytes:
+    """A call with one empty message as HTTP/2 has it, of a client that takes in so many bytes of data.
+
+    A window above HTTP/2's own of 65,535 is the connection's too.
+    """
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+        return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+    fields = {
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": path.encode(),
+        b":authority": b"x",
+        b"te": b"trailers",
+        b"content-type": b"application/grpc",
+    }
+    block = b"".join(
+        b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields.items()
+    )
+    windows = frame(4, 0, 0, b"\0\4" + window.to_bytes(4))
+    if window > 65_535:
+        windows += frame(8, 0, 0, (window - 65_535).to_bytes(4))
+    call = frame(1, 4, 1, block) + frame(0, 1, 1, bytes(5))
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + windows + call
