@@ -14,13 +14,14 @@ from google.protobuf.json_format import MessageToJson
 
 from actor.client import InferenceClient, own_name
 from actor.config import ActorOptions
-from actor.environments import make_environment
+from actor.environments import VectorEnvironment, make_environment
 from actor.loop import run_actor
 from actor.retry import RetryPolicy
-from actor.side_by_side import Part, act_side_by_side, parts
+from actor.side_by_side import Making, Part, act_side_by_side, divided
 from actor.stop_signals import LIMIT_SECONDS, StopSignals
 from actor.video import VideoRecorder
 from protos.addresses import located
+from protos.credentials import Credentials
 from protos.errors import ConfigError, EnvironmentFailure, SeedbedError
 from protos.options import parse, refuse
 from protos.secrets import TOKEN_VARIABLE
@@ -47,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(ActorOptions, arguments, prog=PROG, description=ActorOptions.__doc__ or "")
     # The log of a learner that has started this actor has the time of day already.
     moment = "" if options.parent else "%(asctime)s "
-    form = f"{moment}{PROG}: %(message)s"
+    # Of several threads, which one it is; the thread's name begins with the actor's.
+    thread = "%(threadName)s: " if options.num_threads > 1 else ""
+    form = f"{moment}{PROG}: {thread}%(message)s"
     logging.basicConfig(format=form, datefmt="%H:%M:%S", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     try:
@@ -88,46 +91,62 @@ def _act(options: ActorOptions) -> int:
     # Before the environment is made, which may change the current directory.
     server, credentials = located(options.server), options.credentials(os.environ.get(TOKEN_VARIABLE))
     video = None if options.video is None else Path(options.video).absolute()
-    making = threading.Lock()
+    making = Making(options.num_threads)
 
     def act(part: Part) -> None:
         with ExitStack() as stack:
-            # One after the other: what an environment's module does when it is imported, and the
-            # collecting of warnings, are not for several threads.
-            with making:
-                environment = make_environment(
-                    options.env or "",
-                    part.num_envs,
-                    seed=part.seed,
-                    render=part.first and video is not None,
-                )
+            with making.turn:
+                if stop.is_set():
+                    return
+                environment = _make(options, part, render=part.first and video is not None)
             stack.enter_context(closing(environment))
+            if not making.wait_for_others():
+                return
             recorder = None
             if part.first and video is not None:
                 recorder = stack.enter_context(VideoRecorder(video, environment.frames_per_second))
-            client = InferenceClient(
-                server,
-                environment.observation_space,
-                environment.action_space,
-                num_environments=part.num_envs,
-                credentials=credentials,
-                mode=options.mode,
-                answer_timeout_seconds=ANSWER_TIMEOUT_SECONDS[options.mode],
-                retry=RetryPolicy(
-                    give_up_seconds=options.connect_timeout_seconds or None,
-                    give_up_when=lambda: bool(options.parent) and os.getppid() != options.parent,
-                ),
-                name=part.name,
-            )
+            client = _client(options, part, environment, server, credentials)
             stack.push(client)  # closes it; the first step opens it
             stop.on_stop(client.interrupt)
             run_actor(environment, client, stopped=stop.is_set, recorder=recorder)
 
     with stop:
-        own = parts(options.name or own_name(), options.num_envs, _seed(options), options.num_threads)
-        act_side_by_side(own, act, end_others=stop.wish)
-    logger.info("ended%s", f" by {stop.name}" if stop.is_set() else "")
+        if options.num_threads > 1:
+            stop.on_stop(making.give_up)
+        name = options.name or own_name()
+        everyone = divided(name, options.num_envs, _seed(options), options.num_threads)
+        act_side_by_side(everyone, act, end_others=stop.wish)
+    logger.info("ended%s", f" by {stop.name}" if stop.name else "")
     return stop.exit_status or (options.interrupted_status if stop.is_set() else 0)
+
+
+def _make(options: ActorOptions, part: Part, *, render: bool) -> VectorEnvironment:
+    return make_environment(options.env or "", part.num_envs, seed=part.seed, render=render)
+
+
+def _client(
+    options: ActorOptions,
+    part: Part,
+    environment: VectorEnvironment,
+    server: str,
+    credentials: Credentials,
+) -> InferenceClient:
+    def orphaned() -> bool:
+        return bool(options.parent) and os.getppid() != options.parent
+
+    return InferenceClient(
+        server,
+        environment.observation_space,
+        environment.action_space,
+        num_environments=part.num_envs,
+        credentials=credentials,
+        mode=options.mode,
+        answer_timeout_seconds=ANSWER_TIMEOUT_SECONDS[options.mode],
+        retry=RetryPolicy(
+            give_up_seconds=options.connect_timeout_seconds or None, give_up_when=orphaned
+        ),
+        name=part.name,
+    )
 
 
 def _seed(options: ActorOptions) -> int:

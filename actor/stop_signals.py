@@ -1,5 +1,6 @@
 """Signals that end an actor, as a wish that its loop meets."""
 
+import itertools
 import logging
 import os
 import signal
@@ -40,6 +41,9 @@ class StopSignals:
         self._limit_seconds = limit_seconds
         self._give_up = give_up
         self._event = threading.Event()
+        # Atomic: threads and a signal's handler may wish at the same time, and a handler cannot wait for
+        # a lock.
+        self._wishes = itertools.count()
         self._callbacks: list[Callable[[], None]] = []
         self._former: dict[int, object] = {}
         self._handler = self._on_signal  # One object, to be known again.
@@ -67,7 +71,8 @@ class StopSignals:
 
     def is_set(self) -> bool:
         """Whether a signal came, or somebody wished. Takes the signals back where an environment has set
-        its own handlers, which only the main thread can: nobody else would close the session."""
+        its own handlers, which only the main thread can: nobody else would close the session. (Where
+        other threads step the environments, these can set none.)"""
         if threading.current_thread() is threading.main_thread():
             for number in self._former:
                 if signal.getsignal(number) is not self._handler and not self._event.is_set():
@@ -76,8 +81,8 @@ class StopSignals:
 
     def wish(self) -> None:
         """As a signal does, from any thread."""
-        if not self._event.is_set():
-            self._begin_to_stop()
+        if next(self._wishes) == 0:
+            self._stop()
 
     def on_stop(self, callback: Callable[[], None]) -> None:
         """Call `callback` when a signal comes, or now if one has come."""
@@ -90,9 +95,9 @@ class StopSignals:
             signal.signal(other, signal.SIG_DFL)
         self.name = signal.Signals(number).name
         self.exit_status = 130 if number == signal.SIGINT else 0
-        self._begin_to_stop()
+        self.wish()
 
-    def _begin_to_stop(self) -> None:
+    def _stop(self) -> None:
         self._event.set()
         self._timer = threading.Timer(self._limit_seconds, self._overrun)
         # Daemon: the limit must not hold up what ends before it.

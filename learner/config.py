@@ -286,10 +286,10 @@ class TrainOptions(LearnerOptions):
                 f"{self.num_actors} times --envs-per-actor {self.envs_per_actor}: raise it to {total}, "
                 "or leave it out"
             )
-        message = -(-self.envs_per_actor // self.threads_per_actor)
-        if self.inference_batch_size and self.inference_batch_size < message:
+        per_message = -(-self.envs_per_actor // self.threads_per_actor)
+        if self.inference_batch_size and self.inference_batch_size < per_message:
             raise ConfigError(
-                f"--inference-batch-size {self.inference_batch_size} is less than the {message} "
+                f"--inference-batch-size {self.inference_batch_size} is less than the {per_message} "
                 "environments that come in one message (--envs-per-actor, by --threads-per-actor): "
                 "raise it, or leave it out"
             )

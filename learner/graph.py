@@ -20,7 +20,7 @@ class Graph:
     def __init__(self, function: Callable[..., Any], *specs: Any) -> None:
         # TensorFlow's runtime has the function for as long as this object lives.
         self._concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
-        self._function = self._concrete.name
+        self._function_name = self._concrete.name
         self._run = tf.raw_ops.StatefulPartitionedCall
         self._captured = list(self._concrete.captured_inputs)
         self._dtypes = [output.dtype for output in self._concrete.outputs]
@@ -34,7 +34,7 @@ class Graph:
     def __call__(self, *inputs: Any) -> Any:
         """The outputs for the flattened `inputs`, in the function's own structure."""
         # By its name, which TensorFlow would ask the function for, at several calls in Python.
-        flat = self._run(args=[*inputs, *self._captured], Tout=self._dtypes, f=self._function)
+        flat = self._run(args=[*inputs, *self._captured], Tout=self._dtypes, f=self._function_name)
         if self._names is not None:
             return dict(zip(self._names, flat, strict=True))
         return tf.nest.pack_sequence_as(self.outputs, flat)

@@ -41,7 +41,7 @@ class Steps(NamedTuple):
     """Answered steps of n environments, each in it at most once."""
 
     slots: np.ndarray
-    """int [n]; NumPy indexes by np.intp without a conversion"""
+    """integers [n]; of np.intp they cost NumPy no conversion"""
     observation: Sequence[np.ndarray]
     """[n, *shape] for each leaf"""
     reward: np.ndarray
@@ -232,8 +232,9 @@ class UnrollWriter:
 
     Unrolls have T transitions and so T+1 rows; they cross episodes, and an environment's next
     unroll begins with the last row of the one before. `_lock` guards every field, and the columns
-    that are being written. Without it `append` looks up where its slots' next rows go: that changes by
-    their own steps, of which there is one at a time, and after them.
+    that are being written. Before it takes the lock, `append` reads its own slots' elements of
+    `_next_row`, which nobody else writes then: a slot has one step in flight, and `drop` comes after its
+    answer.
     """
 
     def __init__(self, pool: UnrollPool, queue: UnrollQueue, num_slots: int) -> None:

@@ -4,9 +4,8 @@ While one batch runs, requests accumulate in the next buffer; when an inference 
 takes all that wait, up to the maximum. So two actors never wait for a clock, and a thousand fill
 the batch by themselves.
 
-Who submits says when it has no more for now, and only then does a thread take what it submitted: the
-messages that have come together become one batch, and are not taken one by one while the others are
-still being checked.
+Who submits says when it has no more for now, and a free thread waits for that: the messages that have
+come together become one batch, and are not taken one by one while the others are still being checked.
 """
 
 import threading
@@ -69,7 +68,8 @@ class InferenceBatch:
         self.since = 0.0
         """when the first of its requests came"""
         self.inputs: dict[int, Any] = {}
-        """the policy call's views of the first rows, by how many: made once, and kept here for it"""
+        """the policy call's views of the first rows, by how many: made and kept here by `PolicyFunction`
+        alone, in the batch's turn"""
         self._scratch_slot = scratch_slot
         self._requests: list[Request] = []
 
@@ -143,8 +143,8 @@ class Batcher:
         self._ready = threading.Condition(self._lock)
 
     def submit(self, request: Request) -> None:
-        """Add a request, to be taken after the next `hand_over`. Never blocks; dropped if the batcher
-        is closed.
+        """Add a request, to be taken after the next `hand_over` at the latest. Never blocks; dropped if
+        the batcher is closed.
 
         Raises:
             ValueError: it has more than `max_rows` rows, and would never fit.

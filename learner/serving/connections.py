@@ -18,9 +18,12 @@ def listener(address: str, port: int) -> Listener:
 
 
 def cut_off(listeners: Collection[Listener]) -> int:
-    """Break all connections off that came in there, whoever holds them, and their number.
+    """Break off all connections that came in there: on TCP, by that port of any of our addresses.
 
     What waits in one for room to write fails at once. Descriptors stay with their owner, to close.
+
+    Returns:
+        How many there were.
     """
     descriptors = [int(path.name) for path in Path("/dev/fd").iterdir()]
     return sum(_break_off(descriptor, listeners) for descriptor in descriptors)
@@ -28,11 +31,9 @@ def cut_off(listeners: Collection[Listener]) -> int:
 
 def _break_off(descriptor: int, listeners: Collection[Listener]) -> bool:
     with suppress(OSError):  # Another thread may close it meanwhile; a copy stays what it is.
-        copy = os.dup(descriptor)
-        if not stat.S_ISSOCK(os.fstat(copy).st_mode):
-            os.close(copy)
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return False
-        with socket.socket(fileno=copy) as connection:
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
             if _came_in_at(connection) in listeners:
                 connection.shutdown(socket.SHUT_RDWR)
                 return True

@@ -64,18 +64,16 @@ class InferenceWorker:
             if not self._experience.wait_for_room():
                 return
             with self._latency.measured():
-                # Before the clock runs: to wait for a publication is no work.
-                version = self._weights.hold()
+                # The clock runs from then on: to wait for a publication is no work.
+                with self._weights as version, self._clock.busy():
+                    answer = self._policy(batch)
+                policy_seconds = self._clock.last_seconds
                 with self._clock.busy():
-                    try:
-                        answer = self._policy(batch)
-                    finally:
-                        self._weights.release()
                     # Recorded before it is answered: an environment's next step must find this one
                     # stored.
                     self._record(_steps(batch, answer, version))
                     batch.reply(answer.action, version)
-            self.load_seconds += self._clock.last_seconds * answer.efficiency
+            self.load_seconds += (policy_seconds + self._clock.last_seconds) * answer.efficiency
 
     def _record(self, steps: Steps) -> None:
         self._episodes.observe(steps.slots, steps.reward, steps.flags)

@@ -37,7 +37,7 @@ class Outbox(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lane:
     """Where the sessions of one mode go: all that the streams know of the rest of the learner."""
 
@@ -184,7 +184,7 @@ class Leases:
             lease.expiry = self._loop.call_later(self.lease_seconds, self._expire, lease)
 
     def submit(self, lease: Lease, sequence: int, request: Request) -> None:
-        """Have a step answered that was taken in."""
+        """Note a step that was taken in, and have it answered."""
         lane = lease.lane
         now = time.monotonic()
         lease.steps += len(request.slots)
@@ -248,9 +248,9 @@ class Leases:
         }
 
     def _hand_over(self) -> None:
-        for lane in self._submitted_to:
+        lanes, self._submitted_to = self._submitted_to, []
+        for lane in lanes:
             lane.hand_over()
-        self._submitted_to.clear()
 
     def _expire(self, lease: Lease) -> None:
         self._counts["leases_expired"] += 1

@@ -172,7 +172,7 @@ class ServerSecurity:
 class _Changes:
     """What gRPC asks for new certificates at each handshake: None for no change.
 
-    It changes over without a lock, beside handshakes in other threads: with the same each time, it
+    gRPC changes over without a lock, beside handshakes in other threads: given the same each time, it
     crashed. `_lock` guards what it uses.
     """
 

@@ -157,8 +157,10 @@ class InferenceServer:
             for server in self._servers:
                 server.start()
         except Exception as error:  # noqa: BLE001 - whatever it is, `start` raises it
-            await self._stop(grace=0.0)
-            self._started.set_exception(error)
+            try:
+                await self._stop(grace=0.0)
+            finally:
+                self._started.set_exception(error)
             return
         self._started.set_result(None)
         await self._ending.wait()

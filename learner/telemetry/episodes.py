@@ -78,7 +78,7 @@ class EpisodeTracker:
         """Take in n rows of distinct slots, before they are answered: that keeps a slot's rows in order.
 
         Args:
-            slots: int [n]; NumPy indexes by np.intp without a conversion.
+            slots: integers [n]; of np.intp they cost NumPy no conversion.
             reward: float32 [n], unclipped, of the transition that led to the row.
             flags: uint8 [n], StepFlag bits of the wire, and LEASE_START: whatever the slot did before
                 such a row is another's.

@@ -11,7 +11,7 @@ class PublishedWeights:
     """Copies the trained variables into those that inference acts with, never in the middle of a batch.
 
     Any number of inference threads read at once; a publication waits for those that read, and later
-    readers wait for it. `_lock` guards `_readers` and `_publishing`, and these two guard
+    readers wait for it. The lock of `_changed` guards `_readers` and `_publishing`, and these two guard
     the acting variables and `_version`: written while `_publishing` with no reader, and held still
     while there are readers. The property `version` alone reads without either: one integer, which may
     be that of a publication under way.
@@ -26,25 +26,23 @@ class PublishedWeights:
         self._version = version
         self._readers = 0
         self._publishing = False
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(threading.Lock())
 
     @property
     def version(self) -> int:
         """Training version that inference acts with."""
         return self._version
 
-    def hold(self) -> int:
-        """Hold the weights still until `release`, which each call needs; gives their version."""
-        with self._lock:
+    def __enter__(self) -> int:
+        """Hold the weights still, until the end of the context; gives their version."""
+        with self._changed:
             while self._publishing:
                 self._changed.wait()
             self._readers += 1
             return self._version
 
-    def release(self) -> None:
-        """The weights that `hold` has held are no more needed."""
-        with self._lock:
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
             self._readers -= 1
             if self._publishing:
                 self._changed.notify_all()

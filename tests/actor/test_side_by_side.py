@@ -13,7 +13,7 @@ import pytest
 
 from actor.__main__ import main
 from actor.config import ActorOptions
-from actor.side_by_side import Part, act_side_by_side, parts
+from actor.side_by_side import Making, Part, act_side_by_side, divided
 from actor.stop_signals import StopSignals
 from actor.vector import environment_seeds
 from learner.serving.batcher import Request
@@ -26,7 +26,7 @@ WALK = from_spaces(Walk.observation_space, Walk.action_space)
 
 
 def test_parts_differ_by_one_environment_at_most_and_share_no_seed() -> None:
-    found = parts("me", 8, seed=3, num_threads=3)
+    found = divided("me", 8, seed=3, num_threads=3)
     assert [part.num_envs for part in found] == [3, 3, 2]
     assert [part.first for part in found] == [True, False, False]
     assert [part.name for part in found] == ["me thread 0", "me thread 1", "me thread 2"]
@@ -36,9 +36,9 @@ def test_parts_differ_by_one_environment_at_most_and_share_no_seed() -> None:
 
 def test_a_single_part_is_acted_for_in_the_calling_thread_with_the_actors_own_seed() -> None:
     acted: list[tuple[Part, threading.Thread]] = []
-    one = parts("me", 8, seed=3, num_threads=1)
+    one = divided("me", 8, seed=3, num_threads=1)
     act_side_by_side(one, lambda part: acted.append((part, threading.current_thread())), lambda: None)
-    assert acted == [(Part("me", 8, 3), threading.current_thread())]
+    assert acted == [(Part("me", 8, 3, first=True), threading.current_thread())]
 
 
 def test_the_first_failure_ends_the_others_and_is_raised() -> None:
@@ -52,7 +52,7 @@ def test_the_first_failure_ends_the_others_and_is_raised() -> None:
         ended.append(part.name)
 
     with pytest.raises(ZeroDivisionError, match="the wheel came off"):
-        act_side_by_side(parts("t", 3, 1, 3), act, over.set)
+        act_side_by_side(divided("t", 3, 1, 3), act, over.set)
     assert sorted(ended) == ["t thread 0", "t thread 2"]
 
 
@@ -69,7 +69,7 @@ def test_where_the_system_starts_no_more_threads_those_it_started_are_ended(
 
     monkeypatch.setattr(threading.Thread, "start", start_two)
     with pytest.raises(ConfigError) as refused:
-        act_side_by_side(parts("t", 4, 1, 4), lambda part: assert_set(over), over.set)
+        act_side_by_side(divided("t", 4, 1, 4), lambda part: assert_set(over), over.set)
     assert str(refused.value) == (
         "--num-threads: expected a number of threads that the system starts, found 4, of which it "
         "started 2 (can't start new thread)"
@@ -98,6 +98,35 @@ def test_a_wish_is_met_as_a_signal_is() -> None:
         assert stop.is_set()
         stop.wish()
     assert (called, stop.exit_status, stop.name) == (["before"], 0, "")
+
+
+def test_a_signal_after_a_wish_begins_nothing_anew() -> None:
+    called: list[str] = []
+    with StopSignals() as stop:
+        stop.on_stop(lambda: called.append("stop"))
+        stop.wish()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (stop.name, stop.exit_status) == ("SIGINT", 130)
+        timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    assert called == ["stop"]
+    (timer,) = timers
+    assert timer.finished.is_set(), "it ends no process any more"
+
+
+def test_nobody_acts_before_all_environments_are_made() -> None:
+    making, acted = Making(2), queue.SimpleQueue[bool]()
+    threading.Thread(target=lambda: acted.put(making.wait_for_others())).start()
+    assert acted.empty()
+    assert making.wait_for_others()
+    assert acted.get(timeout=PATIENCE_SECONDS)
+
+
+def test_where_one_is_not_made_nobody_waits_for_it() -> None:
+    making, acted = Making(2), queue.SimpleQueue[bool]()
+    threading.Thread(target=lambda: acted.put(making.wait_for_others())).start()
+    making.give_up()
+    assert not acted.get(timeout=PATIENCE_SECONDS)
+    assert not making.wait_for_others()
 
 
 # The process ------------------------------------------------------------------------------------

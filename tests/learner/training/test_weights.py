@@ -2,8 +2,6 @@
 
 import queue
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import tensorflow as tf
@@ -24,24 +22,15 @@ class Thread(threading.Thread):
         return not self.is_alive()
 
 
-@contextmanager
-def reading(weights: PublishedWeights) -> Iterator[int]:
-    version = weights.hold()
-    try:
-        yield version
-    finally:
-        weights.release()
-
-
 def test_readers_get_the_version_and_publishing_raises_it() -> None:
     copied = []
     weights = PublishedWeights(lambda: copied.append(None), version=3)
     assert weights.version == 3
-    with reading(weights) as version:
+    with weights as version:
         assert version == 3
     weights.publish(4)
     assert (weights.version, len(copied)) == (4, 1)
-    with reading(weights) as version:
+    with weights as version:
         assert version == 4
 
 
@@ -50,7 +39,7 @@ def test_readers_read_together() -> None:
     both = threading.Barrier(2)
 
     def read() -> None:
-        with reading(weights):
+        with weights:
             both.wait(PATIENCE_SECONDS)
 
     one, other = Thread(read), Thread(read)
@@ -70,10 +59,10 @@ def test_publishing_waits_for_readers_and_later_readers_wait_for_it() -> None:
         events.append("published")
 
     def read_late() -> None:
-        with reading(weights) as version:
+        with weights as version:
             events.append(f"read {version}")
 
-    with reading(weights) as version:
+    with weights as version:
         assert version == 0
         publisher = Thread(publish)
         publishing.wait(PATIENCE_SECONDS)
@@ -102,7 +91,7 @@ def test_no_read_ever_sees_half_a_publication() -> None:
 
     def read() -> None:
         while not done.is_set():
-            with reading(weights) as version:
+            with weights as version:
                 seen = list(values)
                 if seen != [version, version] or weights.version != version:
                     wrong.put((version, seen))
@@ -123,13 +112,13 @@ def test_a_copy_that_fails_changes_no_version_and_blocks_nobody() -> None:
     weights = PublishedWeights(copy, version=2)
     with pytest.raises(ValueError, match="boom"):
         weights.publish(3)
-    with reading(weights) as version:
+    with weights as version:
         assert version == 2
 
 
 def test_a_reader_that_fails_blocks_nobody() -> None:
     weights = PublishedWeights(lambda: None)
-    with pytest.raises(ValueError, match="boom"), reading(weights):
+    with pytest.raises(ValueError, match="boom"), weights:
         raise ValueError("boom")
     weights.publish(1)
     assert weights.version == 1
