@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +16,7 @@ from google.protobuf.json_format import MessageToJson
 from actor.client import InferenceClient, own_name
 from actor.config import ActorOptions
 from actor.environments import VectorEnvironment, make_environment
+from actor.loading import absolute
 from actor.loop import run_actor
 from actor.retry import RetryPolicy
 from actor.side_by_side import Making, Part, act_side_by_side, divided
@@ -48,9 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(ActorOptions, arguments, prog=PROG, description=ActorOptions.__doc__ or "")
     # The log of a learner that has started this actor has the time of day already.
     moment = "" if options.parent else "%(asctime)s "
-    # Of several threads, which one it is; the thread's name begins with the actor's.
-    thread = "%(threadName)s: " if options.num_threads > 1 else ""
-    form = f"{moment}{PROG}: {thread}%(message)s"
+    form = f"{moment}{PROG}: %(message)s"
     logging.basicConfig(format=form, datefmt="%H:%M:%S", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     try:
@@ -91,6 +91,8 @@ def _act(options: ActorOptions) -> int:
     # Before the environment is made, which may change the current directory.
     server, credentials = located(options.server), options.credentials(os.environ.get(TOKEN_VARIABLE))
     video = None if options.video is None else Path(options.video).absolute()
+    if options.num_threads > 1:
+        options = replace(options, env=absolute(options.env or ""))
     making = Making(options.num_threads)
 
     def act(part: Part) -> None:

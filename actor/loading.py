@@ -33,6 +33,12 @@ def is_callable_id(env_id: str) -> bool:
     return module != "" and all(part.isidentifier() for part in name.split("."))
 
 
+def absolute(env_id: str) -> str:
+    """The same environment, whatever the current directory is when it is made."""
+    location, colon, name = env_id.rpartition(":")
+    return f"{Path(location).absolute()}{colon}{name}" if location.endswith(".py") else env_id
+
+
 def refuse_bare_file(env_id: str) -> None:
     """Refuse the name of a file, where one of a callable in it is expected.
 
@@ -152,12 +158,20 @@ def _import_file(location: str) -> ModuleType:
         raise EnvironmentFailure(f"file {location} not found: looked for {path}")
     _search(path.parent)  # for its neighbours, as if it were run as a script
     # A name of its own, so that random.py does not replace the standard library's.
-    spec = importlib.util.spec_from_file_location(f"seedbed_environment_{path.stem}", path)
+    name = f"seedbed_environment_{path.stem}"
+    imported = sys.modules.get(name)
+    if imported is not None and imported.__file__ == str(path):
+        return imported  # by another thread of this actor, with which it shares what the file defines
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "its name ends in .py"
     assert spec.loader is not None, "its name ends in .py"
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

@@ -92,8 +92,10 @@ def act_side_by_side(
             act(part)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the owner raises it
             failures.append(error)
-            # Now: it is raised once the others have ended, and one of them may hang.
-            logger.error("%s failed: %s: %s", part.name, type(error).__name__, text_of(error))
+            if len(failures) == 1:
+                # Now: it is raised once the others have ended, and one of them may hang.
+                said = " ".join(text_of(error).split())
+                logger.error("%s failed: %s: %s", part.name, type(error).__name__, said)
             end_others()
 
     threads: list[threading.Thread] = []

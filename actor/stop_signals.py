@@ -99,12 +99,18 @@ class StopSignals:
 
     def _stop(self) -> None:
         self._event.set()
-        self._timer = threading.Timer(self._limit_seconds, self._overrun)
-        # Daemon: the limit must not hold up what ends before it.
-        self._timer.daemon = True
-        self._timer.start()
         for callback in self._callbacks:
             callback()
+        timer = threading.Timer(self._limit_seconds, self._overrun)
+        # Daemon: the limit must not hold up what ends before it.
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError as error:
+            # Threads that the system does not start may be the failure for which all is to end.
+            logger.warning("nothing limits the time that ending takes: %s", error)
+        else:
+            self._timer = timer
 
     def _overrun(self) -> None:
         logger.error(

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -111,6 +112,47 @@ def test_a_signal_after_a_wish_begins_nothing_anew() -> None:
     assert called == ["stop"]
     (timer,) = timers
     assert timer.finished.is_set(), "it ends no process any more"
+
+
+def test_all_end_also_where_the_system_starts_no_thread_to_limit_that(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    called: list[str] = []
+    with StopSignals() as stop:
+        stop.on_stop(lambda: called.append("stop"))
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        stop.wish()
+        monkeypatch.undo()
+    assert called == ["stop"]
+    assert "nothing limits the time that ending takes: can't start new thread" in caplog.text
+
+
+MODULE = """
+import os
+import gymnasium
+
+made = []
+
+def make_env():
+    made.append(None)
+    os.chdir("elsewhere" if len(made) == 1 else ".")
+    assert len(made) < 3, "all threads use one module"
+    return gymnasium.make("CartPole-v1")
+"""
+
+
+def test_threads_share_the_file_that_an_environment_is_in_wherever_the_first_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shared.py").write_text(MODULE)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    arguments = "--env=shared.py:make_env --num-envs=3 --num-threads=3"
+    assert main(arguments.split()) == 1
+    assert "AssertionError: all threads use one module" in capsys.readouterr().err
 
 
 def test_nobody_acts_before_all_environments_are_made() -> None:
