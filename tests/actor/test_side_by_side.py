@@ -103,14 +103,16 @@ def test_a_wish_is_met_as_a_signal_is() -> None:
 
 def test_a_signal_after_a_wish_begins_nothing_anew() -> None:
     called: list[str] = []
+    before = set(threading.enumerate())
     with StopSignals() as stop:
         stop.on_stop(lambda: called.append("stop"))
         stop.wish()
         os.kill(os.getpid(), signal.SIGINT)
         assert (stop.name, stop.exit_status) == ("SIGINT", 130)
-        timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+        timers = set(threading.enumerate()) - before
     assert called == ["stop"]
     (timer,) = timers
+    assert isinstance(timer, threading.Timer)
     assert timer.finished.is_set(), "it ends no process any more"
 
 

@@ -359,11 +359,12 @@ def test_children_are_not_told_what_is_the_learners_own() -> None:
 
 def test_a_run_has_actors_that_train_and_one_that_evaluates() -> None:
     options = TrainOptions(
-        env="x", num_actors=2, envs_per_actor=3, eval_interval=100, eval_envs=4, stop_eval_return=1.0
-    )
+        env="x", num_actors=2, envs_per_actor=3, threads_per_actor=2, eval_interval=100, eval_envs=4,
+        stop_eval_return=1.0,
+    )  # fmt: skip
     assert children_of_run(options, "unix:/s", lambda index: 10 + index) == [
-        child_actor("unix:/s", "x", 3, 10, "--name=local 0"),
-        child_actor("unix:/s", "x", 3, 11, "--name=local 1"),
+        child_actor("unix:/s", "x", 3, 10, "--name=local 0", "--num-threads=2"),
+        child_actor("unix:/s", "x", 3, 11, "--name=local 1", "--num-threads=2"),
         child_actor("unix:/s", "x", 4, 12, "--name=evaluation", "--mode=evaluate"),
     ]
     alone = TrainOptions(env="x", num_actors=1)
