@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -91,8 +90,8 @@ def _act(options: ActorOptions) -> int:
     # Before the environment is made, which may change the current directory.
     server, credentials = located(options.server), options.credentials(os.environ.get(TOKEN_VARIABLE))
     video = None if options.video is None else Path(options.video).absolute()
-    if options.num_threads > 1:
-        options = replace(options, env=absolute(options.env or ""))
+    # With several threads a constructor may change the directory before the next one's turn.
+    env = absolute(options.env or "") if options.num_threads > 1 else options.env or ""
     making = Making(options.num_threads)
 
     def act(part: Part) -> None:
@@ -100,7 +99,9 @@ def _act(options: ActorOptions) -> int:
             with making.turn:
                 if stop.is_set():
                     return
-                environment = _make(options, part, render=part.first and video is not None)
+                environment = make_environment(
+                    env, part.num_envs, seed=part.seed, render=part.first and video is not None
+                )
             stack.enter_context(closing(environment))
             if not making.wait_for_others():
                 return
@@ -113,17 +114,13 @@ def _act(options: ActorOptions) -> int:
             run_actor(environment, client, stopped=stop.is_set, recorder=recorder)
 
     with stop:
-        if options.num_threads > 1:
+        if options.num_threads > 1:  # Else the handler may interrupt who makes, in this thread.
             stop.on_stop(making.give_up)
         name = options.name or own_name()
         everyone = divided(name, options.num_envs, _seed(options), options.num_threads)
         act_side_by_side(everyone, act, end_others=stop.wish)
     logger.info("ended%s", f" by {stop.name}" if stop.name else "")
     return stop.exit_status or (options.interrupted_status if stop.is_set() else 0)
-
-
-def _make(options: ActorOptions, part: Part, *, render: bool) -> VectorEnvironment:
-    return make_environment(options.env or "", part.num_envs, seed=part.seed, render=render)
 
 
 def _client(

@@ -67,10 +67,7 @@ class CheckedAlone(health_pb2_grpc.HealthServicer):
     ) -> health_pb2.HealthCheckResponse:
         return await self._health.Check(request, context)
 
-    async def Watch(  # noqa: N802 - the RPC's name
-        self, request: health_pb2.HealthCheckRequest, context: _Context
-    ) -> None:
+    async def Watch(self, request: object, context: _Context) -> None:  # noqa: N802 - the RPC's name
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this address answers Check alone")
 
-    async def List(self, request: object, context: _Context) -> None:  # noqa: N802 - the RPC's name
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this address answers Check alone")
+    List = Watch
