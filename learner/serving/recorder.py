@@ -1,33 +1,27 @@
 """`--record`: every message of every stream goes to a file, and serving never waits for the disk."""
 
 import logging
-import os
-import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import grpc
 
 from learner.serving.recording import (
-    MAGIC,
     SEGMENTS,
     Entry,
     Kind,
     OpenStreams,
-    Segment,
-    encode,
     encode_count,
     encode_end,
     entry_bytes,
     is_recording,
     older,
 )
-from learner.telemetry.atomic import TEMPORARY_SUFFIX
+from learner.serving.segment_writer import SegmentWriter, entries_bytes
 from learner.telemetry.file_lock import lock_file
 from learner.telemetry.statistics import Clock
 from protos import inference_pb2 as pb
@@ -37,11 +31,6 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING_BYTES = 64 << 20
 """Most bytes that wait for the disk; what comes beyond is missing in the recording, which says so."""
-
-
-WRITE_BYTES = 1 << 20
-"""Bytes that are joined for one write: joining many at once would hold up the event loop, since it holds
-the interpreter."""
 
 
 class StreamRecord(Protocol):
@@ -122,7 +111,7 @@ class FileRecorder:
         self._news = threading.Condition(self._lock)
         # Daemon: a thread stuck in a dead disk must not keep an ended process alive.
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
-        self._writer = _SegmentWriter(path, self._segment_bytes, clock)
+        self._writer = SegmentWriter(path, self._segment_bytes, clock)
         self._held: BinaryIO | None = None
 
     def start(self) -> None:
@@ -235,7 +224,7 @@ class FileRecorder:
         self._recorded += 1
         with self._lock:
             self._waiting.append(entries)
-            self._waiting_bytes += _size(entries)
+            self._waiting_bytes += entries_bytes(entries)
             self._news.notify()
 
     # In the thread ------------------------------------------------------------------------------
@@ -247,7 +236,7 @@ class FileRecorder:
                     self._writer.add(entries)
                 self._writer.flush()
                 with self._lock:
-                    self._waiting_bytes -= sum(map(_size, batch))
+                    self._waiting_bytes -= sum(map(entries_bytes, batch))
         except OSError as error:
             self._stopped = True
             logger.error(
@@ -299,106 +288,9 @@ class _FileRecord:
         self._add(Entry(kind, self._clock(), self._stream, body))
 
 
-class _SegmentWriter:
-    """Writes entries into the newest segment, and begins another one when it is full."""
-
-    def __init__(self, path: Path, segment_bytes: int, clock: Clock) -> None:
-        self._path = path
-        self._segment_bytes = segment_bytes
-        self._clock = clock
-        self._recording = secrets.token_bytes(16)
-        self._number = 0
-        self._open = OpenStreams()
-        self._file: int | None = None
-        self._pieces: list[bytes] = []
-        self._unwritten = 0
-        self._size = 0
-        self._head_size = 0
-
-    def begin(self) -> None:
-        """Begin a segment; the others become older by one, and the oldest is removed.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        self.close()
-        # Until its beginning is written it has another name: a disk that is full leaves the former
-        # segments as they are, and no file that the next recorder would not know.
-        unfinished = self._path.with_name(f".{self._path.name}{TEMPORARY_SUFFIX}")
-        unfinished.unlink(missing_ok=True)
-        try:
-            self._begin(unfinished)
-        except OSError:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
-            raise
-        for by in reversed(range(SEGMENTS - 1)):
-            if older(self._path, by).exists():
-                older(self._path, by).replace(older(self._path, by + 1))
-        unfinished.replace(self._path)
-
-    def _begin(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        self._size = 0
-        segment = Segment(self._recording, self._number, time.time())
-        self._number += 1
-        now = self._clock()
-        self._append(MAGIC)
-        self._append(encode(Entry(Kind.SEGMENT, now, 0, segment.encode())))
-        for entry in self._open.continued(now):
-            self._append(encode(entry))
-        self._head_size = self._size
-        self.flush()
-
-    def add(self, entries: Sequence[Entry]) -> None:
-        """Add entries that belong together into one segment.
-
-        Raises:
-            OSError: they cannot be written.
-        """
-        size = _size(entries)
-        if self._size + size > self._segment_bytes and self._size > self._head_size:
-            self.flush()
-            self.begin()
-        for entry in entries:
-            self._append(encode(entry))
-            self._open.note(entry)
-        if self._unwritten >= WRITE_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Hand everything to the operating system, so that a kill of this process loses none of it.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        data = memoryview(b"".join(self._pieces))
-        self._pieces.clear()
-        self._unwritten = 0
-        assert self._file is not None
-        while data:
-            data = data[os.write(self._file, data) :]
-
-    def close(self) -> None:
-        """Idempotent. What was not flushed is lost."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-        self._pieces.clear()
-
-    def _append(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._unwritten += len(data)
-        self._size += len(data)
-
-
 def _is_ours(path: Path) -> bool:
     """Whether nothing is lost by moving it: a segment, or what a power cut has left of one.
 
     What is no file is not opened: a pipe would wait for its other end.
     """
     return path.is_file() and (path.stat().st_size == 0 or is_recording(path))
-
-
-def _size(entries: Iterable[Entry]) -> int:
-    return sum(entry_bytes(entry.body) for entry in entries)

@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from learner.serving import recorder as recorder_module
+from learner.serving import segment_writer
 from learner.serving.recorder import FileRecorder, NoRecorder
 from learner.serving.recording import (
     MAGIC,
@@ -444,7 +445,7 @@ def test_a_full_disk_ends_the_recording_alone(
                 return write(file, data[:100])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(recorder_module.os, "write", full)
+        monkeypatch.setattr(os, "write", full)
         record = recorder.begin()
         record.received(asked(1, KILOBYTE))
         log.wait_for("the recording ends here")
@@ -497,7 +498,7 @@ def test_another_failure_is_heard_of(path: Path, monkeypatch: pytest.MonkeyPatch
     def fail(*_: object) -> bytes:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(recorder_module, "encode", fail)
+    monkeypatch.setattr(segment_writer, "encode", fail)
     recorder.begin()
     recorder._thread.join(PATIENCE_SECONDS)
     recorder.close()
@@ -515,7 +516,7 @@ def test_a_thread_that_hangs_is_not_waited_for(
         gate.wait(PATIENCE_SECONDS)
         return write(file, data)
 
-    monkeypatch.setattr(recorder_module.os, "write", hang)
+    monkeypatch.setattr(os, "write", hang)
     recorder.begin()
     recorder.close(timeout_seconds=0.0)
     assert log.lines() == ["the recorder did not end within 0 s"]
