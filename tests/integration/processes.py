@@ -77,7 +77,7 @@ class Process:
     def running(self) -> bool:
         return self._popen.poll() is None
 
-    def says(self, pattern: str, seconds: float = PATIENCE_SECONDS) -> re.Match[str]:
+    def says(self, pattern: str) -> re.Match[str]:
         """Wait for `pattern` in what it says on stderr."""
 
         def found() -> re.Match[str] | None:
@@ -85,7 +85,7 @@ class Process:
             assert match or self.running, f"{self} ended without {pattern!r}:\n{self.stderr}"
             return match
 
-        return until(found, lambda: f"{pattern!r} from {self}; found:\n{self.stderr}", seconds)
+        return until(found, lambda: f"{pattern!r} from {self}; found:\n{self.stderr}")
 
     def signal(self, number: int) -> None:
         self._popen.send_signal(number)
