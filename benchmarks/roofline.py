@@ -114,7 +114,12 @@ def _agent_and_policy(options: LearnerOptions, spec: EnvironmentSpec, rows: int)
 
     agent = make_agent(options, spec, seed=options.seed)
     policy = PolicyFunction(
-        agent.make_policy(), spec.observation, num_slots=rows, max_rows=rows, seed=options.seed
+        agent.make_policy(),
+        spec.observation,
+        num_slots=rows,
+        max_rows=rows,
+        seed=options.seed,
+        engine=options.policy_engine,
     )
     return agent, policy
 

@@ -49,6 +49,9 @@ class ServingOptions:
     torso: Literal["auto", "mlp", "shallow", "deep"] = option("auto", "network, as in `seedbed train`")
     hidden_sizes: tuple[int, ...] = option((64, 64), "units of the MLP's layers", at_least=1)
     inference_threads: int = option(1, "threads that call the policy", at_least=1)
+    policy_engine: Literal["auto", "numpy", "tensorflow"] = option(
+        "auto", "what computes actions, as in `seedbed train`"
+    )
     tf_threads: int = option(
         0, "threads of one TensorFlow operation; 0 for half of the cores", at_least=0
     )
@@ -76,6 +79,7 @@ class ServingOptions:
             hidden_sizes=self.hidden_sizes,
             unroll_length=self.unroll_length,
             inference_threads=self.inference_threads,
+            policy_engine=self.policy_engine,
             tf_threads=self.tf_threads,
         )
         return local_options(options, self.actors * self.envs)

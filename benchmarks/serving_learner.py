@@ -67,6 +67,9 @@ class NoExperience:
     def wait_for_room(self) -> bool:
         return True
 
+    def has_room(self) -> bool:
+        return True
+
     def append(self, steps: Steps) -> None:
         pass
 
@@ -96,6 +99,7 @@ class ServingLearner:
             max_rows=options.inference_batch_size,
             num_threads=options.inference_threads,
             seed=options.seed,
+            engine=options.policy_engine,
         )
         self._queue = UnrollQueue(capacity)
         self._pool = UnrollPool(

@@ -104,6 +104,7 @@ class Learner:
             max_rows=max_rows,
             num_threads=options.inference_threads,
             seed=options.seed,
+            engine=options.policy_engine,
             clip_observations=options.clip_observations,
         )
         self.episodes = EpisodeTracker(slots, stop_return=options.stop_return)

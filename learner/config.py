@@ -97,6 +97,11 @@ class LearnerOptions(AgentOptions):
         at_most=65_536,
     )
     inference_threads: int = option(1, "threads that call the policy", at_least=1, at_most=64)
+    policy_engine: Literal["auto", "numpy", "tensorflow"] = option(
+        "auto",
+        "what computes actions: numpy in the thread that receives observations, tensorflow in inference "
+        "threads, or auto for numpy where the network is small and there is no accelerator",
+    )
     lease_seconds: float = option(
         30.0,
         "how long a broken stream's environments stay leased, in seconds",
@@ -379,7 +384,7 @@ def available_cores() -> int:
 FREE_ON_RESUME = frozenset(
     {
         "logdir", "preset", "total_steps", "stop_return", "listen", "max_environments",
-        "inference_batch_size", "inference_threads", "lease_seconds", "queue_capacity",
+        "inference_batch_size", "inference_threads", "policy_engine", "lease_seconds", "queue_capacity",
         "log_interval_seconds", "checkpoint_interval_seconds", "keep_checkpoints", "progress",
         "tf_threads", "num_actors", "envs_per_actor", "threads_per_actor", "eval_interval",
         "eval_episodes", "eval_envs", "stop_eval_return", "save_replay", "max_skipped_updates",

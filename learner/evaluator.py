@@ -75,6 +75,7 @@ class Evaluator:
             max_rows=options.evaluation_environments,
             seed=options.seed,
             greedy=True,
+            engine=options.policy_engine,
             clip_observations=options.clip_observations,
             name="evaluation thread",
         )

@@ -19,12 +19,13 @@ class Graph:
 
     def __init__(self, function: Callable[..., Any], *specs: Any) -> None:
         # TensorFlow's runtime has the function for as long as this object lives.
-        self._concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
-        self._function_name = self._concrete.name
+        self.concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
+        """as TensorFlow has it"""
+        self._function_name = self.concrete.name
         self._run = tf.raw_ops.StatefulPartitionedCall
-        self._captured = list(self._concrete.captured_inputs)
-        self._dtypes = [output.dtype for output in self._concrete.outputs]
-        self.outputs: Any = self._concrete.structured_outputs
+        self._captured = list(self.concrete.captured_inputs)
+        self._dtypes = [output.dtype for output in self.concrete.outputs]
+        self.outputs: Any = self.concrete.structured_outputs
         """The outputs' structure of tf.TensorSpec."""
         # None if the outputs are nested.
         self._names: list[str] | None = None

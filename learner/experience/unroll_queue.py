@@ -44,6 +44,11 @@ class UnrollQueue:
                 self._changed.wait_for(lambda: self._closed or self._has_room())
             return not self._closed
 
+    def has_room(self) -> bool:
+        """Whether `wait_for_room` would return at once, and True. Never blocks."""
+        with self._lock:
+            return self._has_room() and not self._closed
+
     def _has_room(self) -> bool:
         return len(self._columns) + self._training < self._capacity
 

@@ -260,6 +260,10 @@ class UnrollWriter:
         """Block while the queue is full. False if it was closed."""
         return self._queue.wait_for_room()
 
+    def has_room(self) -> bool:
+        """Whether the queue is open and not full. Never blocks."""
+        return self._queue.has_room()
+
     def append(self, steps: Steps) -> None:
         """Store answered steps. Never blocks: `wait_for_room` before."""
         slots = steps.slots

@@ -62,8 +62,16 @@ def measure_compute(
     agent = make_agent(options, spec, seed=options.seed)
     acting = agent.make_policy()
     slots = max(sizes)
-    policy = PolicyFunction(acting, spec.observation, num_slots=slots, max_rows=slots, seed=options.seed)
     weights = PublishedWeights(variable_copier(agent.policy.variables, acting.variables))
+    policy = PolicyFunction(
+        acting,
+        spec.observation,
+        num_slots=slots,
+        max_rows=slots,
+        seed=options.seed,
+        weights=weights,
+        engine=options.policy_engine,
+    )
     weights.publish(0)
     calls = {rows: _policy_call(policy, spec, options, weights, rows, slots, seconds) for rows in sizes}
     update = TracedUpdate(agent, policy.layout, options.sample_length, options.batch_size)
@@ -100,7 +108,7 @@ def _policy_call(
 
     writer = UnrollWriter(pool, queue, slots)
     meters = BusyClock(), Durations()
-    InferenceWorker(batches(), policy, weights, *meters, EpisodeTracker(slots), writer).run()
+    InferenceWorker(policy, weights, *meters, EpisodeTracker(slots), writer).run(batches())
     return watch.per_turn()
 
 

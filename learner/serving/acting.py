@@ -1,13 +1,14 @@
 """The acting half of a learner, put together: from the requests of one lane to their answers."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from learner.agents.agent import Policy
 from learner.experience.unrolls import Layout
 from learner.serving.batcher import Batcher, InferenceBatch
 from learner.serving.inference import Experience, InferenceWorker
 from learner.serving.leases import Lane
-from learner.serving.policy_call import PolicyFunction
+from learner.serving.policy_call import PolicyEngine, PolicyFunction
 from learner.serving.slots import Slots
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations, Spread, merged
@@ -19,14 +20,18 @@ from protos.specs import EnvironmentSpec
 class Acting:
     """One policy that answers one lane's sessions. Warmed up once it is made.
 
+    Where NumPy computes the policy, the event loop's thread acts as soon as it has read what has come,
+    and an inference thread only where there is no room for experience: it can wait for that.
+
     Args:
         policy: acts, with variables that `weights` publishes to.
         spec: of the environments.
         num_slots: environments served at once.
         max_rows: most environments in a policy call.
-        num_threads: inference threads.
+        num_threads: inference threads, where TensorFlow computes the policy.
         seed: of the policy's samples.
         greedy: the best action instead of a sample.
+        engine: what computes the policy.
         clip_observations: limit that floats of observations are clipped to; 0 to refuse what is not
             finite.
         name: of the threads, before their number.
@@ -43,6 +48,7 @@ class Acting:
         num_threads: int = 1,
         seed: int = 0,
         greedy: bool = False,
+        engine: PolicyEngine = "auto",
         clip_observations: float = 0.0,
         name: str = "inference thread",
     ) -> None:
@@ -51,9 +57,6 @@ class Acting:
         self._clip_observations = clip_observations
         self.max_rows = max_rows
         self.slots = Slots(num_slots)
-        self.batcher = Batcher(
-            spec.observation, max_rows=max_rows, scratch_slot=num_slots, num_threads=num_threads
-        )
         self.policy = PolicyFunction(
             policy,
             spec.observation,
@@ -61,12 +64,23 @@ class Acting:
             max_rows=max_rows,
             seed=seed,
             greedy=greedy,
+            weights=weights,
+            engine=engine,
         )
         self.policy.warm_up(InferenceBatch(spec.observation, max_rows, num_slots))
-        self.clocks = {f"{name} {index}": BusyClock() for index in range(num_threads)}
-        """what each inference thread is busy with, by its name"""
-        self._latencies = {name: Durations() for name in self.clocks}
+        # One is enough to wait for room.
+        self._num_threads = 1 if self.policy.by_numpy else num_threads
+        names = [f"{name} {index}" for index in range(self._num_threads)]
+        if self.policy.by_numpy:
+            names.append(f"{name} (event loop)")
+        self.batcher = Batcher(
+            spec.observation, max_rows=max_rows, scratch_slot=num_slots, consumers=len(names)
+        )
+        self.clocks = {name: BusyClock() for name in names}
+        """what each thread is busy with that infers, by its name"""
+        self._latencies = {name: Durations() for name in names}
         self._workers: list[InferenceWorker] = []
+        self._at_once: InferenceWorker | None = None
 
     @property
     def layout(self) -> Layout:
@@ -77,11 +91,13 @@ class Acting:
         """Start the inference threads; every answered step goes to both."""
         for name, clock in self.clocks.items():
             latency = self._latencies[name]
-            worker = InferenceWorker(
-                self.batcher, self.policy, self._weights, clock, latency, episodes, experience
+            self._workers.append(
+                InferenceWorker(self.policy, self._weights, clock, latency, episodes, experience)
             )
-            self._workers.append(worker)
-            threads.start(name, worker.run)
+        for name, worker in zip(self.clocks, self._workers[: self._num_threads], strict=False):
+            threads.start(name, partial(worker.run, self.batcher))
+        if self.policy.by_numpy:
+            self._at_once = self._workers[-1]
 
     def lane(self, experience: Experience, *, trains: bool = True) -> Lane:
         """Where the sessions go; `experience` hears of the leases that end."""
@@ -90,12 +106,16 @@ class Acting:
             slots=self.slots,
             max_rows=self.max_rows,
             submit=self.batcher.submit,
-            hand_over=self.batcher.hand_over,
+            hand_over=self._hand_over,
             version=lambda: self._weights.version,
             drop=experience.drop,
             clip_observations=self._clip_observations,
             trains=trains,
         )
+
+    def _hand_over(self) -> None:
+        if self._at_once is None or not self._at_once.act_at_once(self.batcher):
+            self.batcher.hand_over()
 
     def stop(self) -> None:
         """Make the inference threads come to their ends. Any thread may call it. Idempotent."""
@@ -108,7 +128,7 @@ class Acting:
     def statistics(self) -> Mapping[str, float]:
         busy = sum(clock.busy_seconds() for clock in self.clocks.values())
         # Of one thread, so that its growth a second is the load: 1 where no more rows can be inferred.
-        load = sum(worker.load_seconds for worker in self._workers) / len(self.clocks)
+        load = sum(worker.load_seconds for worker in self._workers) / self._num_threads
         own = {"busy_seconds": busy, "load_seconds": load}
         return {**self.batcher.statistics(), **self.slots.statistics(), **own}
 

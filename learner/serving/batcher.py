@@ -38,7 +38,7 @@ class Request:
     flags: np.ndarray
     """uint8 [n]: StepFlag bits and LEASE_START"""
     reply: Callable[[np.ndarray, int], None]
-    """takes the actions [n, *shape] and the policy's version; called by an inference thread"""
+    """takes the actions [n, *shape] and the policy's version; called by the thread that infers"""
 
 
 class InferenceBatch:
@@ -106,9 +106,10 @@ class InferenceBatch:
 
 
 class Batcher:
-    """Iterates over batches of waiting requests, for one or more inference threads.
+    """Iterates over batches of waiting requests, for one or more inference threads; or gives them to who
+    submits (`poll`).
 
-    There is one buffer more than there are threads, so that filling overlaps inference. A request
+    There is one buffer more than there are consumers, so that filling overlaps inference. A request
     that does not fit into the filling buffer waits in line, and so do all after it.
 
     `_lock` guards every field, and the buffer that is being filled; `_handed_over` says that it may be
@@ -121,14 +122,12 @@ class Batcher:
         *,
         max_rows: int,
         scratch_slot: int,
-        num_threads: int = 1,
+        consumers: int = 1,
         clock: Clock = time.monotonic,
     ) -> None:
         self.max_rows = max_rows
         """Most rows in a batch, and so in a request."""
-        self._free = [
-            InferenceBatch(observation, max_rows, scratch_slot) for _ in range(num_threads + 1)
-        ]
+        self._free = [InferenceBatch(observation, max_rows, scratch_slot) for _ in range(consumers + 1)]
         self._filling = self._free.pop()
         self._waiting: deque[tuple[Request, float]] = deque()
         """in line, and when each came"""
@@ -170,11 +169,21 @@ class Batcher:
 
     def __iter__(self) -> Iterator[InferenceBatch]:
         """Batches as they fill, until closed. A batch is valid until the next one is asked for."""
-        while (batch := self._take()) is not None:
+        while (batch := self._wait()) is not None:
             yield batch
-            with self._lock:
-                batch.clear()
-                self._free.append(batch)
+            self.give_back(batch)
+
+    def poll(self) -> InferenceBatch | None:
+        """What was submitted and not taken; None if there is nothing, or the batcher is closed. Never
+        blocks. Who takes a batch gives it back."""
+        with self._lock:
+            return self._take() if self._filling.size and not self._closed else None
+
+    def give_back(self, batch: InferenceBatch) -> None:
+        """The turn of a batch is over: it may be filled again."""
+        with self._lock:
+            batch.clear()
+            self._free.append(batch)
 
     def close(self) -> None:
         """End all iterations; requests that wait are never answered. Idempotent."""
@@ -196,21 +205,22 @@ class Batcher:
         with self._lock:
             return {"batch_rows": self._batch_rows.spread(), "batch_wait": self._batch_wait.spread()}
 
-    def _take(self) -> InferenceBatch | None:
+    def _wait(self) -> InferenceBatch | None:
         with self._lock:
             self._ready.wait_for(lambda: self._closed or self._handed_over)
-            if self._closed:
-                return None
-            batch, self._filling = self._filling, self._free.pop()
-            self._fill_from_line()
-            self._handed_over = self._filling.size > 0
-            if self._handed_over:
-                self._ready.notify()
-            self._batches += 1
-            self._rows += batch.size
-            self._batch_rows.add(batch.size)
-            self._batch_wait.add(self._clock() - batch.since)
-            return batch
+            return None if self._closed else self._take()
+
+    def _take(self) -> InferenceBatch:
+        batch, self._filling = self._filling, self._free.pop()
+        self._fill_from_line()
+        self._handed_over = self._filling.size > 0
+        if self._handed_over:
+            self._ready.notify()
+        self._batches += 1
+        self._rows += batch.size
+        self._batch_rows.add(batch.size)
+        self._batch_wait.add(self._clock() - batch.since)
+        return batch
 
     def _fill_from_line(self) -> None:
         if self._waiting:

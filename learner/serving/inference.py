@@ -1,5 +1,6 @@
-"""The inference thread: batches of observations in, actions out, steps to the experience."""
+"""Inference: batches of observations in, actions out, steps to the experience."""
 
+import time
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from learner.experience.unrolls import Steps
 from learner.flags import LeaseEnd
-from learner.serving.batcher import InferenceBatch
+from learner.serving.batcher import Batcher, InferenceBatch
 from learner.serving.policy_call import PolicyAnswer, PolicyFunction
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations
@@ -21,6 +22,10 @@ class Experience(Protocol):
         """Block until steps may be appended. False if there is no more use for them."""
         ...
 
+    def has_room(self) -> bool:
+        """Whether `wait_for_room` would return at once, and True. Never blocks."""
+        ...
+
     def append(self, steps: Steps) -> None:
         """Take in answered steps. Their arrays are overwritten after it has returned."""
         ...
@@ -31,15 +36,14 @@ class Experience(Protocol):
 
 
 class InferenceWorker:
-    """Answers batches until there are no more. `run` is the thread's body; any thread may read
-    `load_seconds`.
+    """Answers batches, in a thread of its own (`run`) or in that which submits them (`act_at_once`). Any
+    thread may read `load_seconds`.
 
     `latency` gets the seconds of each batch, from the policy call to its answers.
     """
 
     def __init__(
         self,
-        batches: Iterable[InferenceBatch],
         policy: PolicyFunction,
         weights: PublishedWeights,
         clock: BusyClock,
@@ -47,33 +51,58 @@ class InferenceWorker:
         episodes: EpisodeTracker,
         experience: Experience,
     ) -> None:
-        self._batches = batches
         self._policy = policy
         self._weights = weights
         self._clock = clock
         self._latency = latency
         self._episodes = episodes
         self._experience = experience
+        self._thread_seconds = 0.0
         self.load_seconds = 0.0
         """Time that the rows so far would have taken in calls of the best size: a thread that is always
         busy, but with small calls, could do more."""
 
-    def run(self) -> None:
-        for batch in self._batches:
+    def run(self, batches: Iterable[InferenceBatch]) -> None:
+        """The body of an inference thread, until there are no more batches."""
+        for batch in batches:
             # Before the policy acts: what it then acts with is as new as can be.
             if not self._experience.wait_for_room():
                 return
-            with self._latency.measured():
-                # The clock runs from then on: to wait for a publication is no work.
-                with self._weights as version, self._clock.busy():
-                    answer = self._policy(batch)
-                policy_seconds = self._clock.last_seconds
-                with self._clock.busy():
-                    # Recorded before it is answered: an environment's next step must find this one
-                    # stored.
-                    self._record(_steps(batch, answer, version))
-                    batch.reply(answer.action, version)
-            self.load_seconds += (policy_seconds + self._clock.last_seconds) * answer.efficiency
+            seconds, efficiency = self._act(batch)
+            self.load_seconds += seconds * efficiency
+
+    def act_at_once(self, batcher: Batcher) -> bool:
+        """Answer what waits, in the caller's thread. Blocks for a publication of weights at most.
+
+        Returns:
+            False if something is left, for which there is no room in the experience.
+        """
+        while self._experience.has_room():
+            batch = batcher.poll()
+            if batch is None:
+                return True
+            seconds, efficiency = self._act(batch)
+            batcher.give_back(batch)
+            # What the thread does besides, larger calls would not save.
+            now = time.thread_time()
+            spent = now - self._thread_seconds
+            self._thread_seconds = now
+            self.load_seconds += max(spent - seconds * (1 - efficiency), 0.0)
+        return False
+
+    def _act(self, batch: InferenceBatch) -> tuple[float, float]:
+        """Answer the batch. Returns the seconds that it took, and the call's efficiency."""
+        with self._latency.measured():
+            # The clock runs from then on: to wait for a publication is no work.
+            with self._weights as version, self._clock.busy():
+                answer = self._policy(batch)
+            policy_seconds = self._clock.last_seconds
+            with self._clock.busy():
+                # Recorded before it is answered: an environment's next step must find this one
+                # stored.
+                self._record(_steps(batch, answer, version))
+                batch.reply(answer.action, version)
+        return policy_seconds + self._clock.last_seconds, answer.efficiency
 
     def _record(self, steps: Steps) -> None:
         self._episodes.observe(steps.slots, steps.reward, steps.flags)

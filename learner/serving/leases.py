@@ -50,7 +50,7 @@ class Lane:
     submit: Callable[[Request], None]
     """takes a checked step"""
     hand_over: Callable[[], None]
-    """lets the steps that were submitted be answered"""
+    """lets the steps that were submitted be answered; maybe at once, by the caller's thread"""
     version: Callable[[], int]
     """training version that acts now"""
     drop: Callable[[np.ndarray, LeaseEnd], None]
@@ -249,8 +249,14 @@ class Leases:
 
     def _hand_over(self) -> None:
         lanes, self._submitted_to = self._submitted_to, []
-        for lane in lanes:
-            lane.hand_over()
+        # What a lane answers at once is delivered here: it need not wake this thread.
+        self._wakes = True
+        try:
+            for lane in lanes:
+                lane.hand_over()
+        except Exception as error:  # noqa: BLE001 - asyncio would only log it, and the learner hang
+            self._on_failure(error)
+        self.deliver()
 
     def _expire(self, lease: Lease) -> None:
         self._counts["leases_expired"] += 1
@@ -267,7 +273,7 @@ class Leases:
     # Answers ------------------------------------------------------------------------------------
 
     def _post(self, lease: Lease, sequence: int, actions: np.ndarray, version: int) -> None:
-        """Bring an answer to the event loop. Called by inference threads."""
+        """Bring an answer to the event loop. Called by who infers, in any thread."""
         self._answers.append((lease, sequence, actions, version))
         # One wake-up drains all that has come by then, so the answers of a batch share one. The flag
         # falls before the draining begins: who still saw it up is drained.

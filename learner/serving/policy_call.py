@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,9 +15,16 @@ from learner.experience.trajectory import ActInputs, State
 from learner.experience.unrolls import Layout, RowSpec
 from learner.flags import RESET
 from learner.graph import Graph, shared_tensor
+from learner.numpy_graph import NumpyGraph, UnsupportedGraph
 from learner.serving.batcher import InferenceBatch
 from learner.serving.env_state import StateTables
+from learner.training.weights import PublishedWeights
+from protos.errors import ConfigError
 from protos.specs import ArraySpec
+
+MOST_MULTIPLY_ADDS = 50_000_000
+"""Of a policy call that NumPy computes where nobody has chosen it. So many take about 3 ms, in which the
+event loop hears nobody."""
 
 
 def bucket_sizes(largest: int) -> list[int]:
@@ -49,6 +56,10 @@ def efficiencies(seconds: Mapping[int, float], largest: int) -> list[float]:
     return [rows / max(taken[bucket], 1e-9) / best for rows, bucket in enumerate(of_rows)]
 
 
+PolicyEngine = Literal["auto", "numpy", "tensorflow"]
+"""What computes actions; auto takes NumPy for small networks, where there is no accelerator."""
+
+
 class PolicyAnswer(NamedTuple):
     """What the policy said about one batch of n rows.
 
@@ -78,9 +89,25 @@ class _Inputs(NamedTuple):
 
 
 class PolicyFunction:
-    """`Policy.act` over the state tables: traced once for every batch size, warmed for each bucket.
+    """`Policy.act` over the state tables: traced once for every batch size, and warmed. NumPy computes
+    it; or TensorFlow, for which batches are padded to buckets.
 
-    Random numbers are made of `seed` and the number of the call. `_lock` guards that.
+    Random numbers are made of `seed` and the number of the call. `_lock` guards that, and is held while
+    NumPy computes.
+
+    Args:
+        policy: acts.
+        observation: of its environments.
+        weights: publishes to the policy's variables, and is held still in each call; None if nobody
+            changes them.
+        num_slots: environments served at once.
+        max_rows: most rows of a call.
+        seed: of the policy's samples.
+        greedy: the best action instead of a sample.
+        engine: what computes it.
+
+    Raises:
+        ConfigError: NumPy was chosen, and the policy has operations that it is not used for.
     """
 
     def __init__(
@@ -92,6 +119,8 @@ class PolicyFunction:
         max_rows: int,
         seed: int,
         greedy: bool = False,
+        weights: PublishedWeights | None = None,
+        engine: PolicyEngine = "auto",
     ) -> None:
         self._tables = StateTables(policy.state_specs, num_slots)
         self._calls = 0
@@ -105,21 +134,29 @@ class PolicyFunction:
         """What a step consists of, as the policy's trace has shown."""
         self._record_outputs = [(name, f"record/{name}") for name in self.layout.record]
         self._state_outputs = [(name, f"state/{name}") for name in self.layout.state]
+        self._numpy = _numpy_graph(self._call, engine, max_rows)
+        if self._numpy and weights:
+            weights.add_copy(self._numpy.refresh)
         # Inputs for a GPU are copied there at each call; bools are no memory that TensorFlow shares.
-        self._shares = not tf.config.list_physical_devices("GPU") and not any(
-            leaf.dtype == np.bool_ for leaf in observation
-        )
+        self._shares = not _accelerated() and not any(leaf.dtype == np.bool_ for leaf in observation)
+
+    @property
+    def by_numpy(self) -> bool:
+        """Whether NumPy computes it: then a call is short, and waits for no other thread."""
+        return self._numpy is not None
 
     def warm_up(self, batch: InferenceBatch) -> None:
         """Run every bucket on padding, so that no actor waits for what the first call prepares; and once
         more, to see how long it takes."""
-        seconds = {}
+        seconds, numbered = {}, self.calls
         for size in self._buckets:
-            self._run(batch, size, self._next_call())
+            batch.size = size
+            self(batch)
             begun = time.monotonic()
-            outputs = self._run(batch, size, 0)
-            outputs["action"].numpy()
+            self(batch)
             seconds[size] = time.monotonic() - begun
+        batch.size = 0
+        self.number_from(numbered)
         self.efficiency = efficiencies(seconds, self._buckets[-1])
 
     @property
@@ -135,6 +172,8 @@ class PolicyFunction:
 
     def __call__(self, batch: InferenceBatch) -> PolicyAnswer:
         """Act for the batch's rows."""
+        if self._numpy:
+            return self._compute(self._numpy, batch)
         size = batch.size
         # Counted here, not by a variable: two threads could read one value of that.
         outputs = self._run(batch, self._bucket_of[size], self._next_call())
@@ -144,6 +183,22 @@ class PolicyFunction:
             record={name: np.asarray(outputs[output])[:size] for name, output in self._record_outputs},
             state_before=lambda rows: {
                 name: tf.gather(outputs[output], rows).numpy() for name, output in self._state_outputs
+            },
+            efficiency=self.efficiency[size],
+        )
+
+    def _compute(self, graph: NumpyGraph, batch: InferenceBatch) -> PolicyAnswer:
+        size = batch.size
+        with self._lock:
+            batch.set_call(self._calls)
+            self._calls += 1
+            outputs = graph(*(leaf[:size] for leaf in batch.observation), batch.rows[:, :size])
+        return PolicyAnswer(
+            # It is sent after the batch's turn, and may be the batch's memory.
+            action=outputs["action"].copy(),
+            record={name: outputs[output] for name, output in self._record_outputs},
+            state_before=lambda rows: {
+                name: outputs[output][rows] for name, output in self._state_outputs
             },
             efficiency=self.efficiency[size],
         )
@@ -180,6 +235,27 @@ class PolicyFunction:
             name: RowSpec(tuple(spec.shape), np.dtype(spec.dtype.as_numpy_dtype))
             for name, spec in policy.state_specs.items()
         }
+
+
+def _accelerated() -> bool:
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def _numpy_graph(graph: Graph, engine: PolicyEngine, max_rows: int) -> NumpyGraph | None:
+    """The policy call by NumPy, if that is to compute it."""
+    if engine == "tensorflow" or (engine == "auto" and _accelerated()):
+        return None
+    try:
+        found = NumpyGraph(graph)
+    except UnsupportedGraph as error:
+        if engine == "auto":
+            return None
+        raise ConfigError(
+            f"--policy-engine numpy: only TensorFlow computes some operations of this policy ({error}): "
+            "say auto or tensorflow"
+        ) from error
+    small = found.multiply_adds * max_rows <= MOST_MULTIPLY_ADDS
+    return found if small or engine == "numpy" else None
 
 
 def _share(batch: InferenceBatch, bucket: int) -> _Inputs:

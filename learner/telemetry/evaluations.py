@@ -98,13 +98,18 @@ class Evaluations:
             self._closed = True
             self._changed.notify_all()
 
-    # The lane's inference thread ----------------------------------------------------------------
+    # The lane's inference ----------------------------------------------------------------
 
     def wait_for_room(self) -> bool:
         """Block between rounds. False if there are no more."""
         with self._lock:
             self._changed.wait_for(lambda: self._closed or self._moment is not None)
             return not self._closed
+
+    def has_room(self) -> bool:
+        """Whether a round is under way, and will have an end. Never blocks."""
+        with self._lock:
+            return self._moment is not None and not self._closed
 
     def append(self, steps: Any) -> None:
         """Note which episodes begin. `steps` is `learner.experience.unrolls.Steps`."""

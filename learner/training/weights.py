@@ -33,6 +33,16 @@ class PublishedWeights:
         """Training version that inference acts with."""
         return self._version
 
+    def add_copy(self, copy: Callable[[], object]) -> None:
+        """Call this too at each publication, once the variables are copied. Before any thread reads."""
+        first = self._copy
+
+        def both() -> None:
+            first()
+            copy()
+
+        self._copy = both
+
     def __enter__(self) -> int:
         """Hold the weights still, until the end of the context; gives their version."""
         with self._changed:

@@ -13,8 +13,8 @@ from tests.fakes import PATIENCE_SECONDS, SPEC, observation
 SCRATCH = 99
 
 
-def make_batcher(max_rows: int = 4, num_threads: int = 1) -> Batcher:
-    return Batcher(SPEC.observation, max_rows=max_rows, scratch_slot=SCRATCH, num_threads=num_threads)
+def make_batcher(max_rows: int = 4, consumers: int = 1) -> Batcher:
+    return Batcher(SPEC.observation, max_rows=max_rows, scratch_slot=SCRATCH, consumers=consumers)
 
 
 def submit(batcher: Batcher, request: Request) -> None:
@@ -200,7 +200,7 @@ def test_each_batch_is_measured_by_its_rows_and_its_first_requests_wait() -> Non
 
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_threads_answer_every_request_exactly_once(num_threads: int) -> None:
-    batcher, answers = make_batcher(max_rows=7, num_threads=num_threads), Answers()
+    batcher, answers = make_batcher(max_rows=7, consumers=num_threads), Answers()
     answered: queue.SimpleQueue[None] = queue.SimpleQueue()
     failures: list[BaseException] = []
 
@@ -237,7 +237,7 @@ def test_threads_answer_every_request_exactly_once(num_threads: int) -> None:
 
 
 def test_two_threads_work_on_different_batches_at_the_same_time() -> None:
-    batcher, answers = make_batcher(num_threads=2), Answers()
+    batcher, answers = make_batcher(consumers=2), Answers()
     one, other = iter(batcher), iter(batcher)
     submit(batcher, answers.request(0))
     first = next(one)
@@ -250,7 +250,7 @@ def test_two_threads_work_on_different_batches_at_the_same_time() -> None:
 
 
 def test_closing_ends_threads_that_wait_and_drops_what_comes_later() -> None:
-    batcher, answers = make_batcher(num_threads=2), Answers()
+    batcher, answers = make_batcher(consumers=2), Answers()
     ended: queue.SimpleQueue[list[InferenceBatch]] = queue.SimpleQueue()
     for _ in range(2):
         threading.Thread(target=lambda: ended.put(list(batcher)), daemon=True).start()

@@ -33,7 +33,6 @@ class Story:
 
     def run(self, *batches: InferenceBatch, policy: Any = None) -> InferenceWorker:
         worker = InferenceWorker(
-            batches,
             policy or make_function(),
             self.weights,
             self.clock,
@@ -41,7 +40,7 @@ class Story:
             self.episodes,
             self,
         )
-        worker.run()
+        worker.run(batches)
         return worker
 
     def batch(self, slots: list[int], numbers: list[float], flags: int = pb.FIRST) -> InferenceBatch:

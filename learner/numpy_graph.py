@@ -1,0 +1,238 @@
+"""A traced function, computed by NumPy in the caller's thread.
+
+TensorFlow takes 100 us and more for the smallest function, whatever is in it. For small networks NumPy
+takes a third of that. docs/decisions/0026-numpy.md says where it is used.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from learner.graph import Graph
+from learner.numpy_operations import (
+    FRESH,
+    IDENTITIES,
+    PRODUCTS,
+    READING,
+    UFUNCS,
+    WRITING,
+    Function,
+    Unsupported,
+    function_of,
+    value_of,
+)
+
+
+class UnsupportedGraph(Exception):
+    """The function has operations that NumPy is not used for. Its text names them."""
+
+
+class NumpyGraph:
+    """The function of a `Graph`, from arrays to arrays. One caller at a time.
+
+    It holds copies of the function's variables. Of those that the function only reads, `refresh` takes
+    the present values; those that it writes are its own from now on.
+
+    Random numbers have the distributions of TensorFlow's, and other values. Like those, they depend on
+    the seeds in the graph alone.
+
+    Raises:
+        UnsupportedGraph: some of its operations are not in `learner.numpy_operations`.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        builder = _Builder(graph)
+        if builder.unsupported:
+            raise UnsupportedGraph(", ".join(sorted(builder.unsupported)))
+        self._weights = builder.weights
+        self._scope = builder.scope
+        self._call = builder.compiled(sorted(graph.outputs))
+        self.multiply_adds = builder.multiply_adds
+        """of its matrix products, for each row of its inputs"""
+
+    def refresh(self) -> None:
+        """Take over what the variables hold now."""
+        self._scope.update((name, variable.value()) for name, variable in self._weights.items())
+
+    def __call__(self, *inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """The outputs for these inputs, by name. They may share memory with the inputs."""
+        # As in TensorFlow, infinities are results like others.
+        with np.errstate(all="ignore"):
+            outputs: dict[str, np.ndarray] = self._call(*inputs)
+        return outputs
+
+
+class _Variable(NamedTuple):
+    handle: Any
+    dtype: tf.DType
+
+    def value(self) -> np.ndarray:
+        """A copy of what it holds now."""
+        return np.array(tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype))
+
+
+class _Builder:
+    """The source of a function of Python, one line for each operation, and the scope that it runs in.
+
+    As a list of steps it would take 20 us more, which is a third: looking up arguments and keeping
+    results costs as much as small operations do.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.scope: dict[str, Any] = {}
+        """by name, what the source refers to: functions, constants and variables' values"""
+        self.weights: dict[str, _Variable] = {}
+        """those that are only read, by their names in the scope"""
+        self.multiply_adds = 0
+        self.unsupported: set[str] = set()
+        self._lines: list[str] = []
+        self._names: dict[str, str] = {}
+        """in the source, of the graph's tensors"""
+        self._fixed: set[str] = set()
+        """names of what no call changes"""
+        self._random = _Random()
+        traced = graph.concrete.graph
+        captured = {inner.name for _, inner in traced.captures}
+        self._inputs = [self._name(each) for each in traced.inputs if each.name not in captured]
+        operations = _needed(traced)
+        self._take_captured(traced, operations)
+        self._outputs = {tensor.name for tensor in traced.outputs}
+        for operation in operations:
+            try:
+                self._add(operation)
+            except Unsupported as error:
+                self.unsupported.add(str(error))
+                for tensor in operation.outputs:
+                    self._name(tensor)
+        self._results = [self._names[tensor.name] for tensor in traced.outputs]
+
+    def compiled(self, outputs: Sequence[str]) -> Function:
+        """The function, from the graph's inputs to a dict of its outputs by these names."""
+        results = ", ".join(f"{key!r}: {name}" for key, name in zip(outputs, self._results, strict=True))
+        body = "".join(f"    {line}\n" for line in [*self._lines, f"return {{{results}}}"])
+        source = f"def call({', '.join(self._inputs)}):\n{body}"
+        # All that comes from outside in it are the outputs' names, as literals.
+        exec(compile(source, "<operations of a graph>", "exec"), self.scope)
+        function: Function = self.scope["call"]
+        return function
+
+    def _take_captured(self, traced: Any, operations: Sequence[Any]) -> None:
+        """Variables, and what else the function has from outside."""
+        written = {each.inputs[0].name for each in operations if each.type in WRITING}
+        dtypes = {
+            each.inputs[0].name: each.get_attr("dtype") for each in operations if each.type in READING
+        }
+        for outer, inner in traced.captures:
+            name = self._name(inner)
+            if inner.dtype != tf.resource:
+                self._fix(name, np.array(outer))
+            elif inner.name in dtypes:
+                variable = _Variable(outer, dtypes[inner.name])
+                self.scope[name] = variable.value()
+                if inner.name not in written:
+                    self.weights[name] = variable
+
+    def _name(self, tensor: Any) -> str:
+        return self._names.setdefault(tensor.name, f"v{len(self._names)}")
+
+    def _fix(self, name: str, value: np.ndarray) -> None:
+        self.scope[name] = value
+        self._fixed.add(name)
+
+    def _add(self, operation: Any) -> None:
+        """A line for the operation; or none, where its result is known or is its input.
+
+        Raises:
+            Unsupported: NumPy is not used for it.
+        """
+        arguments = [self._names[tensor.name] for tensor in operation.inputs]
+        if operation.type == "Const":
+            self._fix(self._name(operation.outputs[0]), value_of(operation))
+        elif operation.type in IDENTITIES or self._only_reads(operation, arguments):
+            self._names[operation.outputs[0].name] = arguments[0]
+        elif operation.type != "Placeholder":
+            self._add_line(operation, arguments)
+
+    def _only_reads(self, operation: Any, arguments: Sequence[str]) -> bool:
+        return operation.type == "ReadVariableOp" and arguments[0] in self.weights
+
+    def _add_line(self, operation: Any, arguments: list[str]) -> None:
+        fixed = [self.scope[name] if name in self._fixed else None for name in arguments]
+        function = function_of(operation, fixed, self._random)
+        results = [self._name(tensor) for tensor in operation.outputs]
+        if len(results) == 1 and arguments and self._fixed.issuperset(arguments):
+            self._fix(results[0], function(*fixed))
+            return
+        self.multiply_adds += _multiply_adds(operation)
+        if self._overwrites(operation, arguments[0]):
+            arguments = [*arguments, arguments[0]]
+        called = f"f{len(self._lines)}"
+        self.scope[called] = function
+        assigned = f"{', '.join(results)} = " if results else ""
+        self._lines.append(f"{assigned}{called}({', '.join(arguments)})")
+
+    def _overwrites(self, operation: Any, name: str) -> bool:
+        """Whether the result can take the first input's place in memory: nobody else reads that, and it
+        has the same shape and dtype."""
+        if operation.type not in UFUNCS:
+            return False
+        first, *others = operation.inputs
+        result = operation.outputs[0]
+        return (
+            first.op.type in FRESH
+            and name not in self._fixed
+            and first.name not in self._outputs
+            and len(first.consumers()) == 1
+            and first.dtype == result.dtype
+            and first.shape.as_list() == result.shape.as_list()
+            # Of unknown dimensions, either one could be 1.
+            and all(other.shape.is_fully_defined() for other in others)
+        )
+
+
+class _Random:
+    """A generator whose numbers begin anew for each seed: Philox (Salmon et al. 2011), whose state is
+    little more than that."""
+
+    def __init__(self) -> None:
+        self._philox = np.random.Philox(key=0)
+        self._generator = np.random.Generator(self._philox)
+        self._beginning: Any = self._philox.state
+        self._key: np.ndarray = self._beginning["state"]["key"]
+
+    def generator(self, seed: np.ndarray) -> np.random.Generator:
+        self._key[:] = seed.astype(np.uint32)
+        self._philox.state = self._beginning
+        return self._generator
+
+
+def _needed(traced: Any) -> list[Any]:
+    """The operations that outputs depend on, and those with side effects and what they depend on, in an
+    order in which they can be done."""
+    operations = traced.get_operations()
+    waiting = [tensor.op for tensor in traced.outputs]
+    waiting += [each for each in operations if not each.outputs and each.type != "NoOp"]
+    needed = set()
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in needed:
+            needed.add(operation.name)
+            waiting += [tensor.op for tensor in operation.inputs]
+    return [operation for operation in operations if operation.name in needed]
+
+
+def _multiply_adds(operation: Any) -> int:
+    """Of a product with a matrix or several, for each row.
+
+    Raises:
+        Unsupported: it is not known what it takes.
+    """
+    if operation.type not in PRODUCTS:
+        return 0
+    shape = operation.inputs[1].shape
+    if not shape.is_fully_defined():
+        raise Unsupported(f"{operation.type} with matrices of unknown size")
+    return math.prod(shape)
