@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
+from learner import SET_HERE
 from learner.config import TrainOptions
 from learner.telemetry.statistics import Clock
 from protos.errors import EnvironmentFailure, WorkerFailure
@@ -74,12 +75,13 @@ def children_of_run(options: TrainOptions, server: str, seed: Callable[[int], in
 
 
 def child_environment(environ: Mapping[str, str], token: str | None = None) -> dict[str, str]:
-    """`environ` without what is for this learner's address on the network or its supervisor, and with
+    """`environ` without what is for this process, its address on the network or its supervisor, and with
     the token for its own address: environment variables are private, unlike command lines."""
+    own = ("SEEDBED_TLS_", TOKEN_VARIABLE, "SEEDBED_INTERRUPTED_")
     kept = {
         name: value
         for name, value in environ.items()
-        if not name.startswith(("SEEDBED_TLS_", TOKEN_VARIABLE, "SEEDBED_INTERRUPTED_"))
+        if not name.startswith(own) and name not in SET_HERE
     }
     return kept if token is None else {**kept, TOKEN_VARIABLE: token}
 

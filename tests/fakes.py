@@ -194,15 +194,19 @@ class SumPolicy:
     """A policy whose memory is the sum of what it saw since the reset, and which acts by it.
 
     The action is the sum's first number plus that of the one variable, `offset`; 1000 more if greedy.
+
+    Args:
+        counts: whether it counts its calls, which only TensorFlow can.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts: bool = True) -> None:
         import tensorflow as tf
 
         self._tf = tf
         self.offset = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.calls = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.traces = 0
+        self._counts = counts
 
     @property
     def state_specs(self) -> "Mapping[str, tf.TensorSpec]":
@@ -218,7 +222,8 @@ class SumPolicy:
     ) -> tuple[ActOutputs, State]:
         tf = self._tf
         self.traces += 1
-        self.calls.assign_add(1)
+        if self._counts:
+            self.calls.assign_add(1)
         total = state["sum"] + inputs.observation[0]
         steps = state["steps"] + 1
         rows = tf.shape(inputs.slot)[0]
@@ -227,7 +232,7 @@ class SumPolicy:
             "reset": inputs.reset,
             "steps": steps,
             "rows": tf.fill([rows], rows),
-            "seed": tf.repeat(seed[None], rows, axis=0),
+            "seed": tf.broadcast_to(seed, [rows, 2]),
         }
         action = tf.cast(total[:, 0], tf.int64) + self.offset + (1000 if greedy else 0)
         return ActOutputs(action, record), {"sum": total, "steps": steps}

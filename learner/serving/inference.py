@@ -11,7 +11,7 @@ from learner.flags import LeaseEnd
 from learner.serving.batcher import Batcher, InferenceBatch
 from learner.serving.policy_call import PolicyAnswer, PolicyFunction
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.statistics import BusyClock, Durations
+from learner.telemetry.statistics import BusyClock, Clock, Durations
 from learner.training.weights import PublishedWeights
 
 
@@ -50,6 +50,8 @@ class InferenceWorker:
         latency: Durations,
         episodes: EpisodeTracker,
         experience: Experience,
+        *,
+        cpu_clock: Clock = time.thread_time,
     ) -> None:
         self._policy = policy
         self._weights = weights
@@ -57,7 +59,8 @@ class InferenceWorker:
         self._latency = latency
         self._episodes = episodes
         self._experience = experience
-        self._thread_seconds = 0.0
+        self._cpu_clock = cpu_clock
+        self._cpu_seconds = 0.0
         self.load_seconds = 0.0
         """Time that the rows so far would have taken in calls of the best size: a thread that is always
         busy, but with small calls, could do more."""
@@ -84,9 +87,9 @@ class InferenceWorker:
             seconds, efficiency = self._act(batch)
             batcher.give_back(batch)
             # What the thread does besides, larger calls would not save.
-            now = time.thread_time()
-            spent = now - self._thread_seconds
-            self._thread_seconds = now
+            now = self._cpu_clock()
+            spent = now - self._cpu_seconds
+            self._cpu_seconds = now
             self.load_seconds += max(spent - seconds * (1 - efficiency), 0.0)
         return False
 

@@ -22,9 +22,9 @@ from learner.training.weights import PublishedWeights
 from protos.errors import ConfigError
 from protos.specs import ArraySpec
 
-MOST_MULTIPLY_ADDS = 50_000_000
-"""Of a policy call that NumPy computes where nobody has chosen it. So many take about 3 ms, in which the
-event loop hears nobody."""
+MOST_MULTIPLY_ADDS = 20_000_000
+"""Of a policy call that NumPy computes where nobody has chosen it. So many take about a millisecond, in
+which the event loop hears nobody; and for more of them TensorFlow is faster."""
 
 
 def bucket_sizes(largest: int) -> list[int]:

@@ -4,6 +4,7 @@ import logging
 import os
 import queue
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -355,6 +356,24 @@ def test_children_are_not_told_what_is_the_learners_own() -> None:
     # A local actor that ended with that status would be one that failed.
     assert child_environment({**own, "HOME": "/tmp"}) == {"HOME": "/tmp"}
     assert child_environment(own, "local") == {"SEEDBED_TOKEN": "local"}
+
+
+def test_the_learner_multiplies_with_one_thread_and_its_actors_as_they_like() -> None:
+    report = """
+import os, learner
+from learner.local_actors import child_environment
+print(os.environ["OPENBLAS_NUM_THREADS"], child_environment(os.environ).get("OPENBLAS_NUM_THREADS"))
+"""
+
+    def reported(**variables: str) -> list[str]:
+        environ = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"} | variables
+        command = [sys.executable, "-c", report]
+        return subprocess.run(
+            command, env=environ, capture_output=True, text=True, check=True
+        ).stdout.split()
+
+    assert reported() == ["1", "None"]
+    assert reported(OPENBLAS_NUM_THREADS="3") == ["3", "3"], "what the user has set stays"
 
 
 def test_a_run_has_actors_that_train_and_one_that_evaluates() -> None:

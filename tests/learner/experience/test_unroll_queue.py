@@ -55,6 +55,18 @@ def test_wait_for_room_returns_at_once_below_capacity() -> None:
     assert queue.statistics() == {"depth": 1, "capacity": 2, "full_waits": 0, "full_seconds": 0}
 
 
+def test_whether_there_is_room_can_be_asked_without_waiting() -> None:
+    queue = UnrollQueue(2)
+    assert queue.has_room()
+    queue.put(np.array([1, 2]))
+    assert not queue.has_room()
+    assert queue.statistics()["full_waits"] == 0, "nobody has waited"
+    queue.take(1)
+    assert queue.has_room()
+    queue.close()
+    assert not queue.has_room(), "who waits for room would be turned away"
+
+
 def test_wait_for_room_waits_while_full_and_is_counted() -> None:
     now = Now()
     queue = UnrollQueue(2, clock=now)

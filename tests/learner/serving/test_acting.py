@@ -1,6 +1,7 @@
 """The acting half, put together: from a lane's requests to their answers."""
 
 import queue
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,6 +11,7 @@ from learner.experience.unrolls import Steps
 from learner.flags import LEASE_START, LeaseEnd
 from learner.serving.acting import Acting
 from learner.serving.batcher import Request
+from learner.serving.policy_call import PolicyEngine
 from learner.telemetry.episodes import EpisodeTracker
 from learner.threads import Threads
 from learner.training.weights import PublishedWeights
@@ -22,22 +24,32 @@ class Kept:
     """An experience that keeps what it is told."""
 
     def __init__(self) -> None:
+        self.room = threading.Event()
+        self.room.set()
         self.slots: list[list[int]] = []
+        self.threads: list[str] = []
         self.dropped: list[list[int]] = []
 
     def wait_for_room(self) -> bool:
-        return True
+        return self.room.wait(PATIENCE_SECONDS)
+
+    def has_room(self) -> bool:
+        return self.room.is_set()
 
     def append(self, steps: Steps) -> None:
         self.slots.append(steps.slots.tolist())
+        self.threads.append(threading.current_thread().name)
 
     def drop(self, slots: np.ndarray, reason: LeaseEnd) -> None:
         self.dropped.append(slots.tolist())
 
 
 class Story:
-    def __init__(self, num_threads: int = 1, greedy: bool = False) -> None:
-        self.policy = SumPolicy()
+    def __init__(
+        self, num_threads: int = 1, greedy: bool = False, engine: PolicyEngine = "auto"
+    ) -> None:
+        # What counts its calls is nothing for NumPy.
+        self.policy = SumPolicy(counts=engine != "numpy")
         self.weights = PublishedWeights(lambda: None, version=5)
         self.acting = Acting(
             self.policy,
@@ -47,6 +59,7 @@ class Story:
             max_rows=MAX_ROWS,
             num_threads=num_threads,
             greedy=greedy,
+            engine=engine,
         )
         self.calls_before = int(self.policy.calls)
         self.experience = Kept()
@@ -56,6 +69,11 @@ class Story:
         self.lane = self.acting.lane(self.experience)
 
     def ask(self, slots: list[int], numbers: list[float], flags: int = 0) -> tuple[list[int], int]:
+        self.submit(slots, numbers, flags)
+        self.lane.hand_over()
+        return self.answers.get(timeout=PATIENCE_SECONDS)
+
+    def submit(self, slots: list[int], numbers: list[float], flags: int = 0) -> None:
         self.lane.submit(
             Request(
                 slots=np.array(slots, np.int32),
@@ -65,8 +83,6 @@ class Story:
                 reply=lambda actions, version: self.answers.put((actions.tolist(), version)),
             )
         )
-        self.lane.hand_over()
-        return self.answers.get(timeout=PATIENCE_SECONDS)
 
     def start(self) -> None:
         self.acting.start(self.threads, self.episodes, self.experience)
@@ -77,9 +93,10 @@ class Story:
         self.threads.raise_failure()
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[(1, "tensorflow"), (2, "tensorflow"), (1, "numpy"), (2, "numpy")])
 def story(request: pytest.FixtureRequest) -> Iterator[Story]:
-    story = Story(request.param)
+    threads, engine = request.param
+    story = Story(threads, engine=engine)
     story.start()
     yield story
     story.end()
@@ -118,7 +135,10 @@ def test_greedy_reaches_the_policy() -> None:
     story.end()
 
 
-def test_load_is_that_of_all_threads(story: Story) -> None:
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_load_is_that_of_all_threads(num_threads: int) -> None:
+    story = Story(num_threads, engine="tensorflow")
+    story.start()
     story.acting.policy.efficiency = [0.0] * (MAX_ROWS + 1)
     story.ask([0, 1], [10, 20], LEASE_START)
     story.end()
@@ -131,3 +151,64 @@ def test_the_busiest_thread_is_what_counts() -> None:
     story = Story(num_threads=2)
     with story.acting.clocks["inference thread 1"].busy():
         assert story.acting.busy_fraction() > 0
+
+
+def test_numpy_answers_in_the_thread_that_hands_over() -> None:
+    story = Story(engine="numpy")
+    story.start()
+    own = threading.current_thread().name
+    story.submit([0, 1], [10, 20], LEASE_START)
+    story.submit([2], [30], LEASE_START)
+    story.lane.hand_over()
+    assert [story.answers.get_nowait() for _ in range(2)] == [([10, 20], 5), ([30], 5)]
+    assert (story.experience.slots, story.experience.threads) == ([[0, 1, 2]], [own])
+    assert story.acting.statistics()["batches"] == 1
+    story.end()
+
+
+def test_without_room_a_thread_waits_for_it_and_not_who_hands_over() -> None:
+    story = Story(engine="numpy")
+    story.start()
+    story.experience.room.clear()
+    story.submit([0], [10], LEASE_START)
+    story.lane.hand_over()
+    assert story.answers.empty()
+    story.experience.room.set()
+    assert story.answers.get(timeout=PATIENCE_SECONDS) == ([10], 5)
+    assert story.experience.threads == ["inference thread 0"]
+    assert story.ask([0], [1]) == ([11], 5), "its memory is the same, whoever answers"
+    story.end()
+
+
+def test_published_weights_act_in_numpy_too() -> None:
+    story = Story(engine="numpy")
+    story.start()
+    assert story.ask([0], [10], LEASE_START) == ([10], 5)
+    story.policy.offset.assign(100)
+    assert story.ask([1], [10], LEASE_START) == ([10], 5), "they are not published yet"
+    story.weights.publish(6)
+    assert story.ask([2], [10], LEASE_START) == ([110], 6)
+    story.end()
+
+
+def test_the_event_loops_work_is_reported_beside_the_threads() -> None:
+    story = Story(num_threads=2, engine="numpy")
+    names = ["inference thread 0", "inference thread (event loop)"]
+    assert list(story.acting.clocks) == names, "one thread is enough to wait"
+    story.start()
+    story.ask([0], [10], LEASE_START)
+    assert story.acting.clocks[names[1]].busy_seconds() > 0
+    assert story.acting.clocks[names[0]].busy_seconds() == 0
+    assert story.acting.statistics()["load_seconds"] > 0
+    assert sum(story.acting.spreads()["latency"].counts) == 1
+    story.end()
+
+
+def test_steps_before_the_start_wait_for_it() -> None:
+    story = Story(engine="numpy")
+    story.submit([0], [10], LEASE_START)
+    story.lane.hand_over()
+    assert story.answers.empty()
+    story.start()
+    assert story.answers.get(timeout=PATIENCE_SECONDS) == ([10], 5)
+    story.end()

@@ -249,6 +249,53 @@ def test_two_threads_work_on_different_batches_at_the_same_time() -> None:
     assert rows(next(one)) == [2]
 
 
+def test_who_submits_can_take_what_waits_without_handing_it_over() -> None:
+    batcher, answers = make_batcher(), Answers()
+    assert batcher.poll() is None
+    batcher.submit(answers.request(0))
+    batcher.submit(answers.request(1))
+    batch = batcher.poll()
+    assert batch is not None
+    assert rows(batch) == [0, 1]
+    assert batcher.poll() is None
+    batcher.give_back(batch)
+    batcher.submit(answers.request(2))
+    again = batcher.poll()
+    assert again is not None
+    assert rows(again) == [2]
+    assert batcher.statistics()["batches"] == 2
+
+
+def test_what_was_polled_is_not_taken_again_by_a_thread() -> None:
+    batcher, answers = make_batcher(consumers=2), Answers()
+    submit(batcher, answers.request(0))
+    batch = batcher.poll()
+    assert batch is not None
+    batcher.give_back(batch)
+    submit(batcher, answers.request(1))
+    assert rows(next(iter(batcher))) == [1]
+
+
+def test_polling_takes_from_the_line_in_order() -> None:
+    batcher, answers = make_batcher(max_rows=2), Answers()
+    for start in range(3):
+        batcher.submit(answers.request(start))
+    first = batcher.poll()
+    assert first is not None
+    assert rows(first) == [0, 1]
+    batcher.give_back(first)
+    second = batcher.poll()
+    assert second is not None
+    assert rows(second) == [2]
+
+
+def test_nothing_is_polled_from_a_closed_batcher() -> None:
+    batcher, answers = make_batcher(), Answers()
+    batcher.submit(answers.request(0))
+    batcher.close()
+    assert batcher.poll() is None
+
+
 def test_closing_ends_threads_that_wait_and_drops_what_comes_later() -> None:
     batcher, answers = make_batcher(consumers=2), Answers()
     ended: queue.SimpleQueue[list[InferenceBatch]] = queue.SimpleQueue()

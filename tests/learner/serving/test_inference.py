@@ -1,5 +1,6 @@
 """The worker around the policy call: what it does with a batch, and in which order."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,14 +9,14 @@ import pytest
 
 from learner.experience.unrolls import Steps
 from learner.flags import LeaseEnd
-from learner.serving.batcher import InferenceBatch
+from learner.serving.batcher import Batcher, InferenceBatch, Request
 from learner.serving.inference import InferenceWorker
 from learner.serving.policy_call import PolicyAnswer
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.statistics import BusyClock, Durations
+from learner.telemetry.statistics import BusyClock, Clock, Durations
 from learner.training.weights import PublishedWeights
 from protos import inference_pb2 as pb
-from tests.fakes import observation
+from tests.fakes import SPEC, observation
 from tests.learner.serving.test_policy_call import SLOTS, make_batch, make_function
 
 
@@ -43,6 +44,38 @@ class Story:
         worker.run(batches)
         return worker
 
+    def at_once(
+        self, batcher: Batcher, policy: Any = None, cpu_clock: Clock = time.thread_time
+    ) -> tuple[bool, InferenceWorker]:
+        """Whether all was answered that waited in `batcher`, and by whom."""
+        worker = InferenceWorker(
+            policy or make_function(),
+            self.weights,
+            self.clock,
+            self.latency,
+            self.episodes,
+            self,
+            cpu_clock=cpu_clock,
+        )
+        return worker.act_at_once(batcher), worker
+
+    def batcher(self, *slots: int, max_rows: int = 4) -> Batcher:
+        """With one request of a row for each of the slots."""
+        batcher = Batcher(SPEC.observation, max_rows=max_rows, scratch_slot=SLOTS)
+        for slot in slots:
+            batcher.submit(
+                Request(
+                    slots=np.array([slot], np.int32),
+                    observation=[observation(10 * slot)],
+                    reward=np.zeros(1, np.float32),
+                    flags=np.full(1, pb.FIRST, np.uint8),
+                    reply=lambda actions, version: self.events.append(
+                        ("answered", (actions.tolist(), version))
+                    ),
+                )
+            )
+        return batcher
+
     def batch(self, slots: list[int], numbers: list[float], flags: int = pb.FIRST) -> InferenceBatch:
         def reply(actions: np.ndarray, version: int) -> None:
             self.events.append(("answered", (actions.tolist(), version)))
@@ -51,6 +84,9 @@ class Story:
 
     def wait_for_room(self) -> bool:
         self.events.append(("room", self._room))
+        return self._room
+
+    def has_room(self) -> bool:
         return self._room
 
     def append(self, steps: Steps) -> None:
@@ -167,3 +203,36 @@ def test_a_policy_that_fails_ends_the_worker_and_holds_nothing() -> None:
         story.run(story.batch([1], [10]), policy=policy)
     assert story.events == [("room", True)]
     story.weights.publish(6)
+
+
+def test_who_submits_can_have_all_that_waits_answered_at_once() -> None:
+    story = Story()
+    batcher = story.batcher(1, 2, 3, max_rows=2)
+    assert story.at_once(batcher)[0]
+    assert story.events == [
+        ("recorded", [1, 2]),
+        ("answered", ([10], 5)),
+        ("answered", ([20], 5)),
+        ("recorded", [3]),
+        ("answered", ([30], 5)),
+    ]
+    assert story.at_once(batcher)[0], "there is nothing left"
+    assert len(story.events) == 5
+
+
+def test_without_room_nothing_is_taken() -> None:
+    story = Story(room=False)
+    batcher = story.batcher(1)
+    assert not story.at_once(batcher)[0]
+    assert story.events == []
+    assert batcher.statistics()["rows_waiting"] == 1
+
+
+def test_of_the_submitting_thread_only_its_calls_could_be_more_efficient() -> None:
+    now = [2.0]  # What has come was read and checked.
+    story = Story(lambda steps: now.__setitem__(0, now[0] + 1.0))
+    story.clock = BusyClock(lambda: now[0])
+    function = make_function()
+    function.efficiency = [0.0, 0.25]
+    _, worker = story.at_once(story.batcher(1), function, lambda: now[0])
+    assert worker.load_seconds == 2.0 + 0.25

@@ -120,6 +120,7 @@ class Learner:
         """How many requests there were at each time."""
         self.dropped: list[list[int]] = []
         self.failures: list[BaseException] = []
+        self.hand_over: Callable[[], object] = lambda: self.handed_over.append(len(self.requests))
         self.drop: Callable[[np.ndarray], object] = lambda slots: self.dropped.append(slots.tolist())
         self.service = InferenceService(lease_seconds=60.0, on_failure=self.failures.append)
         lane = Lane(
@@ -127,7 +128,7 @@ class Learner:
             slots=self.slots,
             max_rows=CAPACITY,
             submit=self.requests.append,
-            hand_over=lambda: self.handed_over.append(len(self.requests)),
+            hand_over=lambda: self.hand_over(),
             version=lambda: 7,
             drop=lambda slots, reason: self.drop(slots),
         )
@@ -320,5 +321,34 @@ def test_what_was_answered_before_a_close_is_sent_before_it() -> None:
         await stream.task
         assert stream.actions() == [(1, [10])]
         assert learner.dropped == [[0]]
+
+    run(story)
+
+
+def test_what_is_answered_while_it_is_handed_over_is_sent_at_once() -> None:
+    async def story(learner: Learner) -> None:
+        streams = [Call(learner.service) for _ in range(2)]
+        for stream in streams:
+            await stream.open(num_environments=1)
+        learner.hand_over = lambda: [answer(request) for request in learner.requests]
+        for stream in streams:
+            stream.arrive(step(1, 10))
+        await settle()
+        assert [stream.actions() for stream in streams] == [[(1, [10])], [(1, [10])]]
+
+    run(story)
+
+
+def test_a_failure_of_who_answers_at_once_is_the_learners() -> None:
+    async def story(learner: Learner) -> None:
+        stream = Call(learner.service)
+        await stream.open()
+
+        def fail() -> None:
+            raise RuntimeError("boom")
+
+        learner.hand_over = fail
+        await stream.bring(step(1, 10))
+        assert [str(failure) for failure in learner.failures] == ["boom"]
 
     run(story)

@@ -114,6 +114,15 @@ def test_actors_wait_between_rounds() -> None:
     assert waiting.result() is False
 
 
+def test_there_is_room_while_a_round_is_under_way() -> None:
+    evaluations = Evaluations(4, 1)
+    assert not evaluations.has_room()
+    evaluations.begin(1, 0.0, 1, environments=1)
+    assert evaluations.has_room()
+    evaluations.close()
+    assert not evaluations.has_room()
+
+
 def test_the_end_of_a_round_can_be_waited_for() -> None:
     evaluations = Evaluations(4, 1)
     assert evaluations.wait_for_end(0.0)
