@@ -122,7 +122,7 @@ class Acting:
         self.batcher.close()
 
     def busy_fraction(self) -> float:
-        """Part of its time that the busiest inference thread works, since the last call: 0 to 1."""
+        """Part of its time that the busiest thread infers, since the last call: 0 to 1."""
         return max(clock.busy_fraction() for clock in self.clocks.values())
 
     def statistics(self) -> Mapping[str, float]:

@@ -1,6 +1,5 @@
 """Inference: batches of observations in, actions out, steps to the experience."""
 
-import time
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -11,7 +10,7 @@ from learner.flags import LeaseEnd
 from learner.serving.batcher import Batcher, InferenceBatch
 from learner.serving.policy_call import PolicyAnswer, PolicyFunction
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.statistics import BusyClock, Clock, Durations
+from learner.telemetry.statistics import BusyClock, Durations
 from learner.training.weights import PublishedWeights
 
 
@@ -50,8 +49,6 @@ class InferenceWorker:
         latency: Durations,
         episodes: EpisodeTracker,
         experience: Experience,
-        *,
-        cpu_clock: Clock = time.thread_time,
     ) -> None:
         self._policy = policy
         self._weights = weights
@@ -59,8 +56,6 @@ class InferenceWorker:
         self._latency = latency
         self._episodes = episodes
         self._experience = experience
-        self._cpu_clock = cpu_clock
-        self._cpu_seconds = 0.0
         self.load_seconds = 0.0
         """Time that the rows so far would have taken in calls of the best size: a thread that is always
         busy, but with small calls, could do more."""
@@ -71,8 +66,7 @@ class InferenceWorker:
             # Before the policy acts: what it then acts with is as new as can be.
             if not self._experience.wait_for_room():
                 return
-            seconds, efficiency = self._act(batch)
-            self.load_seconds += seconds * efficiency
+            self._act(batch)
 
     def act_at_once(self, batcher: Batcher) -> bool:
         """Answer what waits, in the caller's thread. Blocks for a publication of weights at most.
@@ -84,17 +78,11 @@ class InferenceWorker:
             batch = batcher.poll()
             if batch is None:
                 return True
-            seconds, efficiency = self._act(batch)
+            self._act(batch)
             batcher.give_back(batch)
-            # What the thread does besides, larger calls would not save.
-            now = self._cpu_clock()
-            spent = now - self._cpu_seconds
-            self._cpu_seconds = now
-            self.load_seconds += max(spent - seconds * (1 - efficiency), 0.0)
         return False
 
-    def _act(self, batch: InferenceBatch) -> tuple[float, float]:
-        """Answer the batch. Returns the seconds that it took, and the call's efficiency."""
+    def _act(self, batch: InferenceBatch) -> None:
         with self._latency.measured():
             # The clock runs from then on: to wait for a publication is no work.
             with self._weights as version, self._clock.busy():
@@ -105,7 +93,7 @@ class InferenceWorker:
                 # stored.
                 self._record(_steps(batch, answer, version))
                 batch.reply(answer.action, version)
-        return policy_seconds + self._clock.last_seconds, answer.efficiency
+        self.load_seconds += (policy_seconds + self._clock.last_seconds) * answer.efficiency
 
     def _record(self, steps: Steps) -> None:
         self._episodes.observe(steps.slots, steps.reward, steps.flags)

@@ -151,7 +151,7 @@ INFERENCE = (
     ),
     Exported(
         "seedbed_inference_batch_wait_seconds", _HISTOGRAM, "acting/batch_wait",
-        "Seconds that a batch's first request waited for the inference thread.",
+        "Seconds that a batch's first request waited to be inferred.",
     ),
     Exported(
         "seedbed_inference_duration_seconds", _HISTOGRAM, "acting/latency",
@@ -159,11 +159,11 @@ INFERENCE = (
     ),
     Exported(
         "seedbed_inference_rows_waiting", _GAUGE, "acting/rows_waiting",
-        "Environments' steps that wait for an inference thread.",
+        "Environments' steps that wait to be inferred.",
     ),
     Exported(
         "seedbed_inference_busy_seconds_total", _COUNTER, "acting/busy_seconds",
-        "Seconds that the inference threads worked, all together.",
+        "Seconds of inference, of all threads that infer together.",
     ),
     Exported(
         "seedbed_inference_load_seconds_total", _COUNTER, "acting/load_seconds",
@@ -171,7 +171,7 @@ INFERENCE = (
     ),
     Exported(
         "seedbed_inference_busy_ratio", _GAUGE, "inference_busy",
-        "Part of the last interval that the busiest inference thread worked, 0 to 1.",
+        "Part of the last interval that the busiest thread that infers did so, 0 to 1.",
     ),
 )  # fmt: skip
 

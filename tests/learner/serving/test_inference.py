@@ -1,6 +1,5 @@
 """The worker around the policy call: what it does with a batch, and in which order."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from learner.serving.batcher import Batcher, InferenceBatch, Request
 from learner.serving.inference import InferenceWorker
 from learner.serving.policy_call import PolicyAnswer
 from learner.telemetry.episodes import EpisodeTracker
-from learner.telemetry.statistics import BusyClock, Clock, Durations
+from learner.telemetry.statistics import BusyClock, Durations
 from learner.training.weights import PublishedWeights
 from protos import inference_pb2 as pb
 from tests.fakes import SPEC, observation
@@ -44,20 +43,11 @@ class Story:
         worker.run(batches)
         return worker
 
-    def at_once(
-        self, batcher: Batcher, policy: Any = None, cpu_clock: Clock = time.thread_time
-    ) -> tuple[bool, InferenceWorker]:
-        """Whether all was answered that waited in `batcher`, and by whom."""
+    def at_once(self, batcher: Batcher) -> bool:
         worker = InferenceWorker(
-            policy or make_function(),
-            self.weights,
-            self.clock,
-            self.latency,
-            self.episodes,
-            self,
-            cpu_clock=cpu_clock,
+            make_function(), self.weights, self.clock, self.latency, self.episodes, self
         )
-        return worker.act_at_once(batcher), worker
+        return worker.act_at_once(batcher)
 
     def batcher(self, *slots: int, max_rows: int = 4) -> Batcher:
         """With one request of a row for each of the slots."""
@@ -208,7 +198,7 @@ def test_a_policy_that_fails_ends_the_worker_and_holds_nothing() -> None:
 def test_who_submits_can_have_all_that_waits_answered_at_once() -> None:
     story = Story()
     batcher = story.batcher(1, 2, 3, max_rows=2)
-    assert story.at_once(batcher)[0]
+    assert story.at_once(batcher)
     assert story.events == [
         ("recorded", [1, 2]),
         ("answered", ([10], 5)),
@@ -216,23 +206,13 @@ def test_who_submits_can_have_all_that_waits_answered_at_once() -> None:
         ("recorded", [3]),
         ("answered", ([30], 5)),
     ]
-    assert story.at_once(batcher)[0], "there is nothing left"
+    assert story.at_once(batcher), "there is nothing left"
     assert len(story.events) == 5
 
 
 def test_without_room_nothing_is_taken() -> None:
     story = Story(room=False)
     batcher = story.batcher(1)
-    assert not story.at_once(batcher)[0]
+    assert not story.at_once(batcher)
     assert story.events == []
     assert batcher.statistics()["rows_waiting"] == 1
-
-
-def test_of_the_submitting_thread_only_its_calls_could_be_more_efficient() -> None:
-    now = [2.0]  # What has come was read and checked.
-    story = Story(lambda steps: now.__setitem__(0, now[0] + 1.0))
-    story.clock = BusyClock(lambda: now[0])
-    function = make_function()
-    function.efficiency = [0.0, 0.25]
-    _, worker = story.at_once(story.batcher(1), function, lambda: now[0])
-    assert worker.load_seconds == 2.0 + 0.25

@@ -16,6 +16,7 @@ from learner.serving.batcher import InferenceBatch, Request
 from learner.serving.env_state import StateTables
 from learner.serving.policy_call import PolicyFunction, bucket_sizes, efficiencies
 from protos import inference_pb2 as pb
+from protos.errors import ConfigError
 from protos.specs import ArraySpec
 from tests.fakes import SPEC, SumPolicy, observation
 from tests.learner.experience.running import Running
@@ -327,3 +328,18 @@ def test_seeds_stay_within_their_dtype() -> None:
     batch.set_call(2**31 + 5)
     assert batch.rows[3, 0] == 5
     assert make_function()(batch).action.tolist() == [1]
+
+
+def test_numpy_says_what_it_cannot_compute() -> None:
+    with pytest.raises(ConfigError) as error:
+        make_function(SumPolicy(counts=True), engine="numpy")
+    assert str(error.value) == (
+        "--policy-engine numpy: only TensorFlow computes some operations of this policy "
+        "(AssignAddVariableOp): say auto or tensorflow"
+    )
+
+
+def test_numpy_is_chosen_for_small_policies_it_can_compute() -> None:
+    assert make_function(SumPolicy(counts=False)).by_numpy
+    assert not make_function(SumPolicy(counts=False), engine="tensorflow").by_numpy
+    assert not make_function(SumPolicy(counts=True)).by_numpy
