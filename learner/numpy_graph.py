@@ -21,6 +21,7 @@ from learner.numpy_operations import (
     WRITING,
     Function,
     Unsupported,
+    check_dtypes,
     function_of,
     value_of,
 )
@@ -71,7 +72,7 @@ class _Variable(NamedTuple):
 
     def value(self) -> np.ndarray:
         """A copy of what it holds now."""
-        return np.array(tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype))
+        return np.array(tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype).numpy())
 
 
 class _Builder:
@@ -123,12 +124,14 @@ class _Builder:
         """Variables, and what else the function has from outside."""
         written = {each.inputs[0].name for each in operations if each.type in WRITING}
         dtypes = {
-            each.inputs[0].name: each.get_attr("dtype") for each in operations if each.type in READING
+            each.inputs[0].name: each.get_attr("dtype")
+            for each in operations
+            if each.type in READING | WRITING
         }
         for outer, inner in traced.captures:
             name = self._name(inner)
             if inner.dtype != tf.resource:
-                self._fix(name, np.array(outer))
+                self._fix(name, np.array(outer.numpy()))
             elif inner.name in dtypes:
                 variable = _Variable(outer, dtypes[inner.name])
                 self.scope[name] = variable.value()
@@ -149,11 +152,14 @@ class _Builder:
             Unsupported: NumPy is not used for it.
         """
         arguments = [self._names[tensor.name] for tensor in operation.inputs]
+        if operation.type == "Placeholder":
+            return
+        check_dtypes(operation)
         if operation.type == "Const":
             self._fix(self._name(operation.outputs[0]), value_of(operation))
         elif operation.type in IDENTITIES or self._only_reads(operation, arguments):
             self._names[operation.outputs[0].name] = arguments[0]
-        elif operation.type != "Placeholder":
+        else:
             self._add_line(operation, arguments)
 
     def _only_reads(self, operation: Any, arguments: Sequence[str]) -> bool:
@@ -164,7 +170,8 @@ class _Builder:
         function = function_of(operation, fixed, self._random)
         results = [self._name(tensor) for tensor in operation.outputs]
         if len(results) == 1 and arguments and self._fixed.issuperset(arguments):
-            self._fix(results[0], function(*fixed))
+            with np.errstate(all="ignore"):
+                self._fix(results[0], function(*fixed))
             return
         self.multiply_adds += _multiply_adds(operation)
         if self._overwrites(operation, arguments[0]):
@@ -181,6 +188,9 @@ class _Builder:
             return False
         first, *others = operation.inputs
         result = operation.outputs[0]
+        if not first.shape.rank or not result.shape.rank:
+            # Of rank 0, results are no arrays.
+            return False
         return (
             first.op.type in FRESH
             and name not in self._fixed
@@ -188,8 +198,8 @@ class _Builder:
             and len(first.consumers()) == 1
             and first.dtype == result.dtype
             and first.shape.as_list() == result.shape.as_list()
-            # Of unknown dimensions, either one could be 1.
-            and all(other.shape.is_fully_defined() for other in others)
+            # Of unknown dimensions, either one could be 1; and of no rows, nothing has the same shape.
+            and all(other.shape.is_fully_defined() and 0 not in other.shape for other in others)
         )
 
 
@@ -204,7 +214,7 @@ class _Random:
         self._key: np.ndarray = self._beginning["state"]["key"]
 
     def generator(self, seed: np.ndarray) -> np.random.Generator:
-        self._key[:] = seed.astype(np.uint32)
+        self._key[:] = seed.astype(np.uint64)
         self._philox.state = self._beginning
         return self._generator
 
@@ -214,7 +224,7 @@ def _needed(traced: Any) -> list[Any]:
     order in which they can be done."""
     operations = traced.get_operations()
     waiting = [tensor.op for tensor in traced.outputs]
-    waiting += [each for each in operations if not each.outputs and each.type != "NoOp"]
+    waiting += [each for each in operations if each.op_def.is_stateful and each.type not in READING]
     needed = set()
     while waiting:
         operation = waiting.pop()

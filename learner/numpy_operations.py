@@ -3,6 +3,8 @@
 A small network's operations are small too, and then what counts is what it takes to run one: NumPy needs
 about a microsecond, TensorFlow several. Only what policies are made of is here; convolutions are not,
 which are TensorFlow's strength.
+
+What TensorFlow refuses at run time, NumPy may compute: indices below 0 count from the end here.
 """
 
 import math
@@ -21,12 +23,24 @@ class Random(Protocol):
     """Where random operations draw from."""
 
     def generator(self, seed: np.ndarray) -> np.random.Generator:
-        """That of this seed, int32 [2]: each call begins its numbers anew. Valid until the next call."""
+        """That of this seed, integers [2]: each call begins its numbers anew. Valid until the next."""
         ...
 
 
 class Unsupported(Exception):
     """An operation, or a way of using one, that is not here. Its text names it."""
+
+
+def check_dtypes(operation: Any) -> None:
+    """See that NumPy has the dtypes of a tf.Operation.
+
+    Raises:
+        Unsupported: it has not.
+    """
+    for tensor in (*operation.inputs, *operation.outputs):
+        # Operations on variables are few, and known by their type.
+        if tensor.dtype != tf.resource:
+            _dtype(tensor.dtype, operation)
 
 
 def function_of(operation: Any, constants: Sequence[np.ndarray | None], random: Random) -> Function:
@@ -40,10 +54,9 @@ def function_of(operation: Any, constants: Sequence[np.ndarray | None], random: 
     Raises:
         Unsupported: there is no such function.
     """
-    for output in operation.outputs:
-        _dtype(output.dtype, operation)
     kind = operation.type
     if kind in UFUNCS:
+        _check_ufunc(operation, constants)
         return UFUNCS[kind]
     if kind in _DRAWING:
         return _drawn(operation, random)
@@ -82,6 +95,16 @@ UFUNCS: Mapping[str, np.ufunc] = {
     "Tanh": np.tanh,
 }
 
+
+def _check_ufunc(operation: Any, constants: Sequence[np.ndarray | None]) -> None:
+    if operation.type == "BiasAdd" and operation.get_attr("data_format") != b"NHWC":
+        raise Unsupported("BiasAdd along another axis than the last")
+    divides = operation.type == "FloorMod" and operation.outputs[0].dtype.is_integer
+    if divides and not _fixed(constants, 1, operation).all():
+        # TensorFlow raises an error.
+        raise Unsupported("FloorMod by zero")
+
+
 IDENTITIES = frozenset({"Identity", "PreventGradient", "StopGradient"})
 """Operations whose output is their input."""
 
@@ -101,12 +124,7 @@ FRESH = UFUNCS.keys() | PRODUCTS | _DRAWING
 
 
 def value_of(operation: Any) -> np.ndarray:
-    """Of an operation Const.
-
-    Raises:
-        Unsupported: it is of a dtype that NumPy has not.
-    """
-    _dtype(operation.outputs[0].dtype, operation)
+    """Of an operation Const."""
     value: np.ndarray = tf.make_ndarray(operation.get_attr("value"))
     return value
 
@@ -202,6 +220,8 @@ def _pack(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
 
 def _unpack(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
     axis, count = operation.get_attr("axis"), operation.get_attr("num")
+    if count == 1:
+        return lambda x: x.take(0, axis)
 
     def unpack(x: np.ndarray) -> list[np.ndarray]:
         return [x.take(i, axis) for i in range(count)] if axis else [x[i] for i in range(count)]
@@ -216,16 +236,14 @@ def _concat(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
 
 def _split(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
     axis, count = int(_fixed(constants, 0, operation)), operation.get_attr("num_split")
-    rank = operation.inputs[1].shape.rank
-    if rank is None:
-        raise Unsupported("Split of an unknown rank")
-    before = (slice(None),) * (axis % rank)
-
-    def split(_: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
-        size = x.shape[axis] // count
-        return [x[(*before, slice(i * size, (i + 1) * size))] for i in range(count)]
-
-    return split
+    shape = operation.inputs[1].shape
+    if shape.rank is None or shape[axis] is None:
+        raise Unsupported("Split of an unknown size")
+    if count == 1:
+        return lambda _, x: x
+    before, size = (slice(None),) * (axis % shape.rank), shape[axis] // count
+    parts = [(*before, slice(i * size, (i + 1) * size)) for i in range(count)]
+    return lambda _, x: [x[part] for part in parts]
 
 
 def _strided_slice(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
@@ -277,6 +295,16 @@ def _one_hot(operation: Any, constants: Sequence[np.ndarray | None]) -> Function
     return lambda indices, *_: np.where(indices[..., None] == categories, on, off)
 
 
+def _shape_of(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
+    dtype = _dtype(operation.outputs[0].dtype, operation)
+    return lambda x: np.array(x.shape, dtype)
+
+
+def _size_of(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
+    dtype = _dtype(operation.outputs[0].dtype, operation)
+    return lambda x: np.array(x.size, dtype)
+
+
 def _fill(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
     return lambda shape, value: np.full(_shape(shape), value)
 
@@ -302,17 +330,30 @@ def _argmax(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
     return lambda x, _: x.argmax(axis).astype(dtype)
 
 
-def _reduced(reduce: Callable[..., Any]) -> Callable[..., Function]:
+def _reduced(
+    reduce: Callable[..., Any], of_nothing: Callable[[np.dtype], Any] | None = None
+) -> Callable[..., Function]:
     def build(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
         axes, keep = _axes(constants, 1, operation), operation.get_attr("keep_dims")
         # Of its own dtype, where NumPy would widen integers.
         dtype = _dtype(operation.outputs[0].dtype, operation)
-        return lambda x, _: reduce(x, axes, dtype, None, keep)
+        initial = (of_nothing(dtype),) if of_nothing else ()
+        return lambda x, _: reduce(x, axes, dtype, None, keep, *initial)
 
     return build
 
 
+def _least(dtype: np.dtype) -> Any:
+    return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+
+
+def _greatest(dtype: np.dtype) -> Any:
+    return np.inf if dtype.kind == "f" else np.iinfo(dtype).max
+
+
 def _mean(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
+    if not operation.outputs[0].dtype.is_floating:
+        raise Unsupported(f"Mean of {operation.outputs[0].dtype.name}")
     axes = _axes(constants, 1, operation)
     number = _dtype(operation.outputs[0].dtype, operation).type
     total = _reduced(np.add.reduce)(operation, constants)
@@ -373,6 +414,9 @@ def _cross_entropy(operation: Any, constants: Sequence[np.ndarray | None]) -> Fu
 
 
 def _key_and_counter(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
+    consumers = {each.type for output in operation.outputs for each in output.consumers()}
+    if not consumers <= _DRAWING:
+        raise Unsupported(f"{operation.type} for {', '.join(sorted(consumers - _DRAWING))}")
     # What draws needs nothing but the seed.
     return lambda seed: (seed, None)
 
@@ -380,6 +424,8 @@ def _key_and_counter(operation: Any, constants: Sequence[np.ndarray | None]) -> 
 def _drawn(operation: Any, random: Random) -> Function:
     if operation.outputs[0].dtype != tf.float32:
         raise Unsupported(f"{operation.type} of {operation.outputs[0].dtype.name}")
+    if operation.inputs[1].op.type != "StatelessRandomGetKeyCounter":
+        raise Unsupported(f"{operation.type} without a seed")
 
     def uniform(shape: np.ndarray, seed: np.ndarray, *_: Any) -> np.ndarray:
         return random.generator(seed).random(_shape(shape), np.float32)
@@ -402,9 +448,9 @@ _FUNCTIONS: Mapping[str, Callable[[Any, Sequence[np.ndarray | None]], Function]]
     "GatherV2": _gather,
     "LogSoftmax": _log_softmax,
     "MatMul": _matmul,
-    "Max": _reduced(np.maximum.reduce),
+    "Max": _reduced(np.maximum.reduce, of_nothing=_least),
     "Mean": _mean,
-    "Min": _reduced(np.minimum.reduce),
+    "Min": _reduced(np.minimum.reduce, of_nothing=_greatest),
     "OneHot": _one_hot,
     "Pack": _pack,
     "Prod": _reduced(np.multiply.reduce),
@@ -415,9 +461,9 @@ _FUNCTIONS: Mapping[str, Callable[[Any, Sequence[np.ndarray | None]], Function]]
     "ResourceScatterUpdate": _resource_scatter_update,
     "Rsqrt": _rsqrt,
     "SelectV2": lambda operation, constants: np.where,
-    "Shape": lambda operation, constants: lambda x: np.array(x.shape, np.int32),
+    "Shape": _shape_of,
     "Sigmoid": _sigmoid,
-    "Size": lambda operation, constants: lambda x: np.array(x.size, np.int32),
+    "Size": _size_of,
     "Softmax": _softmax,
     "Softplus": _softplus,
     "SparseSoftmaxCrossEntropyWithLogits": _cross_entropy,
