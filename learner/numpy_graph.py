@@ -173,9 +173,12 @@ class _Builder:
             with np.errstate(all="ignore"):
                 self._fix(results[0], function(*fixed))
             return
+        if _changes_nothing(operation, fixed):
+            self._names[operation.outputs[0].name] = arguments[0]
+            return
         self.multiply_adds += _multiply_adds(operation)
         if self._overwrites(operation, arguments[0]):
-            arguments = [*arguments, arguments[0]]
+            arguments = [*arguments, f"out={arguments[0]}"]
         called = f"f{len(self._lines)}"
         self.scope[called] = function
         assigned = f"{', '.join(results)} = " if results else ""
@@ -232,6 +235,14 @@ def _needed(traced: Any) -> list[Any]:
             needed.add(operation.name)
             waiting += [tensor.op for tensor in operation.inputs]
     return [operation for operation in operations if operation.name in needed]
+
+
+def _changes_nothing(operation: Any, fixed: Sequence[np.ndarray | None]) -> bool:
+    """Whether it adds 0 or multiplies by 1, as sampling and conversions do that are for any range."""
+    neutral = {"AddV2": 0, "Mul": 1, "Sub": 0}.get(operation.type)
+    if neutral is None or fixed[1] is None or fixed[1].shape:
+        return False
+    return bool(fixed[1] == neutral)
 
 
 def _multiply_adds(operation: Any) -> int:

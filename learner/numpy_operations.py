@@ -406,9 +406,12 @@ def _cross_entropy(operation: Any, constants: Sequence[np.ndarray | None]) -> Fu
         raise Unsupported(f"{operation.type} with its gradient")
 
     def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, None]:
-        z = logits - np.maximum.reduce(logits, 1, keepdims=True)
-        chosen = z[np.arange(len(z)), labels]
-        return np.log(np.add.reduce(np.exp(z, z), 1)) - chosen, None
+        # With the classes first: NumPy reduces few long rows faster than many short ones.
+        z = logits.T.copy()
+        z -= np.maximum.reduce(z, 0)
+        rows = z.shape[1]
+        chosen = z.take(labels * rows + np.arange(rows))
+        return np.log(np.add.reduce(np.exp(z, z), 0)) - chosen, None
 
     return cross_entropy
 

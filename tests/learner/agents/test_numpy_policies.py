@@ -36,7 +36,6 @@ IMAGE = spaces.Box(0, 255, (24, 20, 1), np.uint8)
 
 DISCRETE = spaces.Discrete(3, start=-1)
 MULTI = spaces.MultiDiscrete([2, 4, 3])
-BINARY = spaces.MultiBinary(3)
 BOX = spaces.Box(np.array([-1, 0], np.float32), np.array([3, 0.5], np.float32))
 UNBOUNDED = spaces.Box(-np.inf, np.inf, (2, 1), np.float64)
 
@@ -49,7 +48,6 @@ POLICIES: list[tuple[str, dict[str, Any], spaces.Space[Any], spaces.Space[Any]]]
     ("vtrace", {}, VECTOR, DISCRETE),
     ("vtrace", {"lstm_size": 8}, LEAVES, DISCRETE),
     ("vtrace", {"value_hidden_sizes": (5,), "activation": "relu"}, LEAVES, MULTI),
-    ("vtrace", {"activation": "relu6"}, VECTOR, BINARY),
     ("vtrace", STACKED, SMALL_IMAGE, DISCRETE),
     ("vtrace", {**STACKED, "lstm_size": 8}, SMALL_IMAGE, MULTI),
     ("ppo", NORMALIZED, LEAVES, DISCRETE),
@@ -68,13 +66,15 @@ POLICIES: list[tuple[str, dict[str, Any], spaces.Space[Any], spaces.Space[Any]]]
 ACTOR_CRITICS = [each for each in POLICIES if each[0] in ("vtrace", "ppo", "a2c")]
 
 
-def make_policy(agent: str, options: dict[str, Any], spec: EnvironmentSpec, seed: int = 3) -> Any:
+def make_policy(
+    agent: str, options: dict[str, Any], spec: EnvironmentSpec, seed: int = 3, scale: float = 0.2
+) -> Any:
     """A copy that acts, with weights as if it had learned."""
     policy = make_agent(AgentOptions(agent=agent, **options), spec, seed=seed).make_policy()  # type: ignore[arg-type]
     rng = np.random.default_rng(seed)
     for variable in policy.variables:
         if variable.dtype == tf.float32:
-            variable.assign_add(rng.uniform(0, 0.5, variable.shape))
+            variable.assign_add(rng.uniform(0, scale, variable.shape))
     return policy
 
 
@@ -189,10 +189,10 @@ def many(policy: Any, spec: EnvironmentSpec) -> tuple[InferenceBatch, PolicyAnsw
     return batch, make_function(policy, spec, "numpy", num_slots=MANY, max_rows=MANY)(batch)
 
 
-@pytest.mark.parametrize("action", [DISCRETE, MULTI, BINARY])
+@pytest.mark.parametrize("action", [DISCRETE, MULTI])
 def test_actions_are_as_frequent_as_they_are_probable(action: Any) -> None:
     spec = from_spaces(VECTOR, action)
-    policy = make_policy("vtrace", {}, spec)
+    policy = make_policy("vtrace", {}, spec, scale=0.5)
     batch, found = many(policy, spec)
     batch.size = 1
     logits = evaluated(policy, batch, {}).parameters[0, 0].numpy()
@@ -214,7 +214,7 @@ def test_box_actions_have_the_mean_and_the_deviation(options: dict[str, Any]) ->
     batch.size = 1
     mean, log_std = policy.distribution._split(evaluated(policy, batch, {}).parameters[0, 0])
     chosen, std = found.record["action"], np.exp(log_std)
-    np.testing.assert_allclose(chosen.mean(0), mean, atol=4 * std.max() / np.sqrt(MANY))
+    np.testing.assert_allclose(chosen.mean(0, np.float64), mean, atol=4 * std.max() / np.sqrt(MANY))
     np.testing.assert_allclose(chosen.std(0), std, 0.03)
     assert (found.action >= BOX.low).all()
     assert (found.action <= BOX.high).all()
@@ -300,8 +300,8 @@ def test_convolutions_are_tensorflows(torso: str) -> None:
 def test_large_networks_are_tensorflows_unless_someone_says_numpy() -> None:
     spec = from_spaces(VECTOR, DISCRETE)
     policy = make_policy("vtrace", {"hidden_sizes": (1000, 1000)}, spec)
-    # 3 * 1000, 1000 * 1000 and 4 * 1000 a row.
-    few, many = (MOST_MULTIPLY_ADDS // 1_007_000 + change for change in (-5, 5))
+    # Of each tower 3 * 1000 and 1000 * 1000 a row, and of the heads 4 * 1000.
+    few, many = (MOST_MULTIPLY_ADDS // 2_010_000 + change for change in (0, 1))
     assert make_function(policy, spec, "auto", max_rows=few).by_numpy
     assert not make_function(policy, spec, "auto", max_rows=many).by_numpy
     assert make_function(policy, spec, "numpy", max_rows=many).by_numpy
