@@ -29,6 +29,10 @@ NEAR = 0.8
 ITERATIONS = 60
 """Of the bisection: more halvings than a float has bits to tell apart."""
 
+SETTLING = 40
+"""Steps in which the size of a turn is found. It converges slowly where messages cost much and a call
+little: each further message of a turn lets nearly another one come."""
+
 UNLIMITED = 1_000_000
 """More actors than any learner feeds."""
 
@@ -251,27 +255,39 @@ def round_trip(costs: Costs, deployment: Deployment, rate: float) -> RoundTrip:
     acting = costs.environment.at(rows) + costs.actor_message.at(rows)
     loop = costs.event_loop.at(rows)
     callers = _callers(costs, deployment)
-    batch, busy, stretch = 1.0, 0.0, (1.0, 1.0)
-    for _ in range(20):
-        stretch = _stretch(costs, deployment, messages, batch)
-        turn = costs.turn_seconds(batch, rows) * stretch[1]
-        arrived = messages / callers * turn
-        batch = min(max((batch + max(arrived, 1.0)) / 2, 1.0), _most_messages(costs, deployment))
-        busy = min(arrived / batch, 1.0)
+    batch, stretch = _turns(costs, deployment, messages)
     turn = costs.turn_seconds(batch, rows) * stretch[1]
     call = _call_seconds(costs, batch * rows) * stretch[1]
+    busy = min(messages / callers * turn / batch, 1.0)
     others = (deployment.num_actors - 1) / deployment.num_actors
-    # What the learner does of a message outside of the turn; for an event loop of its own one waits.
-    answering = costs.learner_message.at(rows) - (loop if costs.on_event_loop else 0.0)
-    queue = 0.0 if costs.on_event_loop else messages * loop * others
-    queued = max(answering, 0.0) * stretch[1] / max(1 - queue, 1e-9)
+    if costs.on_event_loop:
+        queued = max(costs.learner_message.at(rows) - loop, 0.0) * stretch[1]
+    else:
+        # Waiting for an event loop that has turns of its own.
+        queued = costs.learner_message.at(rows) * stretch[1] / max(1 - messages * loop * others, 1e-9)
     # Half a turn of others.
     residual = busy * others * turn / 2
     travel = costs.wire.at(rows) * 8 / deployment.bits_per_second
-    seconds = acting * stretch[0] + queued + residual + turn + travel + costs.delay
-    calling = min(messages / callers * call / batch, 1.0)
-    looping = busy if costs.on_event_loop else min(messages * loop * stretch[1], 1.0)
-    return RoundTrip(seconds, batch, looping, calling, stretch[0], stretch[1])
+    return RoundTrip(
+        seconds=acting * stretch[0] + queued + residual + turn + travel + costs.delay,
+        batch=batch,
+        event_loop_busy=busy if costs.on_event_loop else min(messages * loop * stretch[1], 1.0),
+        inference_busy=min(messages / callers * call / batch, 1.0),
+        actor_stretch=stretch[0],
+        learner_stretch=stretch[1],
+    )
+
+
+def _turns(costs: Costs, deployment: Deployment, messages: float) -> tuple[float, tuple[float, float]]:
+    """How many messages a turn takes where so many come in a second, and how far work is stretched."""
+    rows = deployment.envs_per_actor
+    batch, stretch = 1.0, (1.0, 1.0)
+    for _ in range(SETTLING):
+        stretch = _stretch(costs, deployment, messages, batch)
+        turn = costs.turn_seconds(batch, rows) * stretch[1]
+        arrived = messages / _callers(costs, deployment) * turn
+        batch = min(max((batch + max(arrived, 1.0)) / 2, 1.0), _most_messages(costs, deployment))
+    return batch, stretch
 
 
 def _stretch(costs: Costs, deployment: Deployment, messages: float, batch: float) -> tuple[float, float]:
