@@ -43,10 +43,17 @@ class ComputeCosts:
     """of one batch: copied to the device, trained on, the weights published"""
     accelerated: bool
     """whether TensorFlow has found an accelerator"""
+    by_numpy: bool
+    """whether NumPy computes policy calls; then the event loop makes them, and no accelerator"""
 
 
 def measure_compute(
-    options: LearnerOptions, spec: EnvironmentSpec, sizes: Sequence[int], seconds: float
+    options: LearnerOptions,
+    spec: EnvironmentSpec,
+    sizes: Sequence[int],
+    seconds: float,
+    *,
+    max_rows: int,
 ) -> ComputeCosts:
     """Act for batches of these sizes, and learn from one batch again and again.
 
@@ -55,25 +62,29 @@ def measure_compute(
         spec: of the environments.
         sizes: rows of policy calls.
         seconds: CPU seconds for each measurement, after a quarter to warm up.
+        max_rows: most rows of a policy call in the learner. What computes them depends on it.
 
     Raises:
         ConfigError: the options do not fit the spec.
     """
     agent = make_agent(options, spec, seed=options.seed)
     acting = agent.make_policy()
-    slots = max(sizes)
+    slots, max_rows = max(sizes), max(max_rows, *sizes)
     weights = PublishedWeights(variable_copier(agent.policy.variables, acting.variables))
     policy = PolicyFunction(
         acting,
         spec.observation,
         num_slots=slots,
-        max_rows=slots,
+        max_rows=max_rows,
         seed=options.seed,
         weights=weights,
         engine=options.policy_engine,
     )
     weights.publish(0)
-    calls = {rows: _policy_call(policy, spec, options, weights, rows, slots, seconds) for rows in sizes}
+    calls = {
+        rows: _policy_call(policy, ready_batch(spec, rows, max_rows, slots), options, weights, seconds)
+        for rows in sizes
+    }
     update = TracedUpdate(agent, policy.layout, options.sample_length, options.batch_size)
     batch = random_unrolls(policy.layout, spec, options)
     watch = Stopwatch(seconds)
@@ -81,34 +92,33 @@ def measure_compute(
         # Fetched, because a device may still be at work when the call returns.
         float(update(to_device(batch), 0.0)["loss"])
         weights.publish(version)
-    return ComputeCosts(calls, watch.per_turn(), bool(tf.config.list_logical_devices("GPU")))
+    accelerated = bool(tf.config.list_logical_devices("GPU"))
+    return ComputeCosts(calls, watch.per_turn(), accelerated, policy.by_numpy)
 
 
 def _policy_call(
     policy: PolicyFunction,
-    spec: EnvironmentSpec,
+    batch: InferenceBatch,
     options: LearnerOptions,
     weights: PublishedWeights,
-    rows: int,
-    slots: int,
     seconds: float,
 ) -> Timed:
-    """One turn of the inference thread, recording included."""
+    """One policy call for the batch, recording included."""
+    rows = batch.size
     capacity = options.queue_capacity or options.batch_size
     queue = UnrollQueue(capacity)
-    pool = UnrollPool(policy.layout, options.unroll_length, pool_columns(slots, capacity, rows))
+    pool = UnrollPool(policy.layout, options.unroll_length, pool_columns(rows, capacity, rows))
     watch = Stopwatch(seconds)
 
     def batches() -> Iterator[InferenceBatch]:
-        batch = ready_batch(spec, rows, slots, slots)
         for _ in watch:
             # In training's place: what is finished makes room again.
             pool.release(queue.poll(len(pool.serial)))
             yield batch
 
-    writer = UnrollWriter(pool, queue, slots)
+    writer = UnrollWriter(pool, queue, rows)
     meters = BusyClock(), Durations()
-    InferenceWorker(policy, weights, *meters, EpisodeTracker(slots), writer).run(batches())
+    InferenceWorker(policy, weights, *meters, EpisodeTracker(rows), writer).run(batches())
     return watch.per_turn()
 
 

@@ -64,9 +64,9 @@ def find_costs(options: PlanOptions) -> tuple[Costs, dict[int, float]]:
     from learner.planning.computing import measure_compute
 
     total = options.num_actors * options.envs_per_actor
-    compute = measure_compute(
-        options, actor.spec, call_sizes(options.envs_per_actor, total), options.seconds
-    )
+    most = most_rows(options)
+    sizes = call_sizes(options.envs_per_actor, min(total, most))
+    compute = measure_compute(options, actor.spec, sizes, options.seconds, max_rows=most)
     calls = {rows: timed.cpu for rows, timed in compute.policy_calls.items()}
     costs = combine(actor, compute, options)
     if options.calibrate and not compute.accelerated:
@@ -94,6 +94,12 @@ def actor_sizes(envs_per_actor: int) -> list[int]:
     return sorted({max(envs_per_actor // 4, 1), envs_per_actor})
 
 
+def most_rows(options: PlanOptions) -> int:
+    """Most rows of a policy call, as the learner chooses them: it knows the actors that it starts."""
+    total = options.num_actors * options.envs_per_actor
+    return options.inference_batch_size or (MAX_ROWS if options.actor_cores else total)
+
+
 def call_sizes(envs_per_actor: int, total: int) -> list[int]:
     """Rows of policy calls to measure, from one actor's message to the largest batch."""
     largest = max(min(total, MAX_ROWS), envs_per_actor)
@@ -105,28 +111,28 @@ def combine(actor: ActorCosts, compute: "ComputeCosts", options: PlanOptions) ->
     cpu = Line.through({rows: timed.cpu for rows, timed in compute.policy_calls.items()})
     wall = Line.through({rows: timed.wall for rows, timed in compute.policy_calls.items()})
     largest, update = compute.policy_calls[max(compute.policy_calls)], compute.update
+    answers = actor.at_once if compute.by_numpy else actor.by_thread
     share = 1 / steps_per_update(options)
     costs = Costs(
         environment=actor.environment,
         actor_message=actor.actor_message,
-        learner_message=actor.learner_message,
-        event_loop=actor.event_loop,
+        learner_message=answers.learner_message,
+        event_loop=answers.event_loop,
         policy_call=cpu,
         training=update.cpu * share,
         wire=wire_bytes(actor.spec, options.envs_per_actor),
         # Where others take this machine's time too, fewer: never less than the thread itself.
         policy_parallelism=max(largest.cpu / largest.wall, 1.0),
         training_parallelism=max(update.cpu / update.wall, 1.0),
+        on_event_loop=compute.by_numpy,
     )
-    if not compute.accelerated:
-        return costs
-    return dataclasses.replace(
-        costs,
-        policy_call=Line(cpu.fixed, 0.0),
-        accelerated_row=wall.per_row,
-        training=0.0,
-        accelerated_training=update.wall * share,
-    )
+    if compute.accelerated:
+        costs = dataclasses.replace(costs, training=0.0, accelerated_training=update.wall * share)
+    if compute.accelerated and not compute.by_numpy:
+        costs = dataclasses.replace(
+            costs, policy_call=Line(cpu.fixed, 0.0), accelerated_row=wall.per_row
+        )
+    return costs
 
 
 def steps_per_update(options: PlanOptions) -> float:
@@ -150,7 +156,8 @@ def wire_bytes(spec: EnvironmentSpec, envs_per_actor: int) -> Line:
 def with_given(costs: Costs, options: PlanOptions) -> Costs:
     """The costs with those in place that the user has given.
 
-    A row's and a step's figures are those of an accelerator, which the CPU then does not do.
+    A row's and a step's figures are those of an accelerator, which the CPU then does not do; for an
+    accelerator inference threads wait.
     """
     given: Mapping[str, float] = {
         name: value if name == "bytes_per_step" else value / 1e6
@@ -174,6 +181,7 @@ def _changes(costs: Costs, name: str, value: float) -> Mapping[str, Any]:
         "inference_us_per_row": {
             "policy_call": Line(costs.policy_call.fixed, 0.0),
             "accelerated_row": value,
+            "on_event_loop": False,
         },
         "training_us_per_step": {"training": 0.0, "accelerated_training": value},
         "bytes_per_step": {"wire": Line(0.0, value)},

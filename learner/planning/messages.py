@@ -1,5 +1,10 @@
 """What messages cost: the real server and batcher with zeros in the policy's place, and an actor process
-that steps the environments and sends what they show."""
+that steps the environments and sends what they show.
+
+Half of the messages are answered by a thread of its own, as inference threads do, and half by the event
+loop at once, as it does where it calls the policy itself. That spares waking two threads, which costs as
+much as small policies do.
+"""
 
 import json
 import logging
@@ -9,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,11 +36,24 @@ from protos.errors import EnvironmentFailure
 from protos.specs import EnvironmentSpec
 
 MESSAGES = 400
+"""that are counted of each way to answer"""
+
 UNCOUNTED = 100
-"""Connection, session and caches have settled by then."""
+"""Connection, session and caches have settled by then. Of the first half before it is counted, and of
+the second."""
 
 LEASES = 4
 """Leases that there is room for: a session that ended may overlap with the next for a moment."""
+
+
+@dataclass(frozen=True)
+class AnswerCosts:
+    """CPU seconds of the learner for a message and its answer, by number of environments."""
+
+    learner_message: Line
+    """in all its threads"""
+    event_loop: Line
+    """of it, the event loop's thread"""
 
 
 @dataclass(frozen=True)
@@ -47,10 +65,10 @@ class ActorCosts:
     """a step of them all, in the actor"""
     actor_message: Line
     """a message and its answer, in the actor"""
-    learner_message: Line
-    """the same in the learner, in all its threads"""
-    event_loop: Line
-    """of it, the event loop's thread"""
+    by_thread: AnswerCosts
+    """the same in the learner, where a thread of its own answers"""
+    at_once: AnswerCosts
+    """and where the event loop does"""
 
 
 def measure_actor(env: str, sizes: Sequence[int], seconds: float) -> ActorCosts:
@@ -77,7 +95,7 @@ def measure_actor(env: str, sizes: Sequence[int], seconds: float) -> ActorCosts:
                 f"--sizes={list(sizes)}",
                 f"--seconds={seconds}",
                 f"--server={address}",
-                f"--messages={MESSAGES}",
+                f"--messages={MESSAGES + UNCOUNTED + MESSAGES}",
                 f"--uncounted-messages={UNCOUNTED}",
                 f"--parent={os.getpid()}",
             ]
@@ -91,6 +109,13 @@ def measure_actor(env: str, sizes: Sequence[int], seconds: float) -> ActorCosts:
         spec=spec,
         environment=_line(by_size, "seconds_per_step", per_row=True),
         actor_message=_line(by_size, "seconds_per_message"),
+        by_thread=_answer_costs({size: each.by_thread for size, each in marks.items()}),
+        at_once=_answer_costs({size: each.at_once for size, each in marks.items()}),
+    )
+
+
+def _answer_costs(marks: Mapping[int, "Marks"]) -> AnswerCosts:
+    return AnswerCosts(
         learner_message=Line.through({size: mark.process() for size, mark in marks.items()}),
         event_loop=Line.through({size: mark.thread() for size, mark in marks.items()}),
     )
@@ -114,7 +139,8 @@ def _line(by_size: dict[int, dict[str, float]], key: str, *, per_row: bool = Fal
 
 @dataclass
 class Marks:
-    """CPU time at each message of one size. Written by the event loop, read once it is idle."""
+    """CPU time at each message of one size that is answered in one way. Written by the event loop, read
+    once it is idle."""
 
     process_seconds: list[float] = field(default_factory=list)
     thread_seconds: list[float] = field(default_factory=list)
@@ -132,22 +158,46 @@ class Marks:
         return _mean_step(self.thread_seconds)
 
 
+@dataclass
+class Halves:
+    """The messages of one size."""
+
+    by_thread: Marks = field(default_factory=Marks)
+    at_once: Marks = field(default_factory=Marks)
+
+    def add(self) -> bool:
+        """Count the next one. True if it is to be answered at once."""
+        first = len(self.by_thread.process_seconds) < UNCOUNTED + MESSAGES
+        (self.by_thread if first else self.at_once).add()
+        return not first
+
+
 def _mean_step(seconds: list[float]) -> float:
     counted = seconds[UNCOUNTED:]
     return (counted[-1] - counted[0]) / (len(counted) - 1)
 
 
 @contextmanager
-def _answering(server: InferenceServer, spec: EnvironmentSpec, rows: int) -> Iterator[dict[int, Marks]]:
-    """Answer every message by a thread of its own, as inference does; gives the marks by size."""
-    marks: dict[int, Marks] = {}
+def _answering(server: InferenceServer, spec: EnvironmentSpec, rows: int) -> Iterator[dict[int, Halves]]:
+    """Answer the first half of the messages of each size by a thread of its own, the second at once;
+    gives the marks by size."""
+    marks: dict[int, Halves] = {}
+    at_once = False
     slots = LEASES * rows
     batcher = Batcher(spec.observation, max_rows=rows, scratch_slot=slots)
     zeros = spec.action.zeros(rows)
 
     def submit(request: Request) -> None:
-        marks.setdefault(len(request.slots), Marks()).add()
+        nonlocal at_once
+        at_once = marks.setdefault(len(request.slots), Halves()).add()
         batcher.submit(request)
+
+    def hand_over() -> None:
+        if at_once and (batch := batcher.poll()) is not None:
+            batch.reply(zeros, VERSION)
+            batcher.give_back(batch)
+        else:
+            batcher.hand_over()
 
     def answer() -> None:
         for batch in batcher:
@@ -160,7 +210,7 @@ def _answering(server: InferenceServer, spec: EnvironmentSpec, rows: int) -> Ite
         slots=Slots(slots),
         max_rows=rows,
         submit=submit,
-        hand_over=batcher.hand_over,
+        hand_over=hand_over,
         version=lambda: VERSION,
         drop=lambda dropped, reason: None,
     )

@@ -9,9 +9,13 @@ follow, and the rate is what both allow:
   with the load (Reiser and Lavenberg, 1980: mean value analysis, here with Schweitzer's approximation,
   by which an arriving message finds a part (N - 1) / N of the mean queue).
 
-Policy calls batch without a timer: a call takes what has come while the last one ran. Training does not
-hold up acting until the unroll queue is full, so it counts as a capacity and as load on the cores. All
-times are in seconds, all rates in steps of one environment a second.
+Policy calls batch without a timer: a call takes what has come while the last one ran. Who makes them
+works by turns: a turn of an inference thread is a policy call; where the event loop makes the calls
+itself, its turn is to read messages, to call, and to send the answers, and there are no other threads
+to wait for. All else is the same for both: turns are of so many messages as came during the last one.
+
+Training does not hold up acting until the unroll queue is full, so it counts as a capacity and as load
+on the cores. All times are in seconds, all rates in steps of one environment a second.
 """
 
 import dataclasses
@@ -24,6 +28,10 @@ NEAR = 0.8
 
 ITERATIONS = 60
 """Of the bisection: more halvings than a float has bits to tell apart."""
+
+SETTLING = 40
+"""Steps in which the size of a turn is found. It converges slowly where messages cost much and a call
+little: each further message of a turn lets nearly another one come."""
 
 UNLIMITED = 1_000_000
 """More actors than any learner feeds."""
@@ -81,6 +89,13 @@ class Costs:
     """accelerator seconds for a row of a policy call; 0 where the CPU does it"""
     accelerated_training: float = 0.0
     """accelerator seconds of an update, for each environment step"""
+    on_event_loop: bool = False
+    """whether the event loop makes the policy calls itself, instead of inference threads"""
+
+    def turn_seconds(self, messages: float, rows: float) -> float:
+        """How long it keeps the thread that calls the policy to do so for `messages` of `rows` each."""
+        call = _call_seconds(self, messages * rows)
+        return call + messages * self.event_loop.at(rows) if self.on_event_loop else call
 
 
 @dataclass(frozen=True)
@@ -96,6 +111,7 @@ class Deployment:
     actor_cores: float = 0.0
     """of the actors' own machines together; 0 if they share the learner's"""
     inference_threads: int = 1
+    """that call the policy, unless the event loop does"""
     max_rows: int = 65_536
     """most rows of a policy call"""
     bits_per_second: float = math.inf
@@ -126,9 +142,11 @@ class Prediction:
     """rows of a policy call"""
     actor_idle: float
     """part of its time that an actor waits for answers"""
+    event_loop_busy: float
     inference_busy: float
     training_busy: float
-    """parts of its time that the thread works"""
+    """parts of its time that the thread works; of the event loop's, inference is a part where it calls
+    the policy"""
     bytes_per_second: float
     """on the wire, both ways"""
     actors_fed: int
@@ -170,6 +188,7 @@ def predict(costs: Costs, deployment: Deployment) -> Prediction:
         bound_by=first if rate >= NEAR * highest else ROUND_TRIPS,
         batch=trip.batch * rows,
         actor_idle=max(1 - acting / whole, 0.0),
+        event_loop_busy=trip.event_loop_busy * rate / low,
         inference_busy=trip.inference_busy * rate / low,
         training_busy=min(rate * training, 1.0),
         bytes_per_second=rate / rows * costs.wire.at(rows),
@@ -194,14 +213,15 @@ def policy_lag(
 def capacities(costs: Costs, deployment: Deployment) -> dict[str, float]:
     """By resource, how many steps a second it could do if nothing else cost anything."""
     rows = deployment.envs_per_actor
-    most = _most_messages(deployment) * rows
+    most = _most_messages(costs, deployment)
     acting = (costs.environment.at(rows) + costs.actor_message.at(rows)) / rows
-    call = costs.policy_call.at(most) / most
+    call = costs.policy_call.at(most * rows) / (most * rows)
+    turn = costs.turn_seconds(most, rows) / (most * rows)
     learning = costs.learner_message.at(rows) / rows + call + costs.training
     seconds = {
         "actor processes": acting / deployment.num_actors,
-        "event loop": costs.event_loop.at(rows) / rows,
-        "inference threads": _call_seconds(costs, most) / most / deployment.inference_threads,
+        "event loop": turn if costs.on_event_loop else costs.event_loop.at(rows) / rows,
+        "inference threads": 0.0 if costs.on_event_loop else turn / deployment.inference_threads,
         "training": training_seconds(costs),
         "accelerator": costs.accelerated_row + costs.accelerated_training,
         "network": costs.wire.at(rows) / rows * 8 / deployment.bits_per_second,
@@ -221,6 +241,7 @@ class RoundTrip:
     seconds: float
     batch: float
     """messages of a policy call"""
+    event_loop_busy: float
     inference_busy: float
     actor_stretch: float
     learner_stretch: float
@@ -233,22 +254,40 @@ def round_trip(costs: Costs, deployment: Deployment, rate: float) -> RoundTrip:
     messages = rate / rows
     acting = costs.environment.at(rows) + costs.actor_message.at(rows)
     loop = costs.event_loop.at(rows)
-    batch, busy, stretch = 1.0, 0.0, (1.0, 1.0)
-    for _ in range(20):
-        stretch = _stretch(costs, deployment, messages, batch)
-        call = _call_seconds(costs, batch * rows) * stretch[1]
-        arrived = messages / deployment.inference_threads * call
-        batch = min(max((batch + max(arrived, 1.0)) / 2, 1.0), _most_messages(deployment))
-        busy = min(arrived / batch, 1.0)
+    callers = _callers(costs, deployment)
+    batch, stretch = _turns(costs, deployment, messages)
+    turn = costs.turn_seconds(batch, rows) * stretch[1]
     call = _call_seconds(costs, batch * rows) * stretch[1]
-    answering = costs.learner_message.at(rows) * stretch[1]
+    busy = min(messages / callers * turn / batch, 1.0)
     others = (deployment.num_actors - 1) / deployment.num_actors
-    # Waiting for the event loop, and for half a policy call of others.
-    queued = answering / max(1 - messages * loop * others, 1e-9)
-    residual = busy * others * call / 2
+    if costs.on_event_loop:
+        queued = max(costs.learner_message.at(rows) - loop, 0.0) * stretch[1]
+    else:
+        # Waiting for an event loop that has turns of its own.
+        queued = costs.learner_message.at(rows) * stretch[1] / max(1 - messages * loop * others, 1e-9)
+    # Half a turn of others.
+    residual = busy * others * turn / 2
     travel = costs.wire.at(rows) * 8 / deployment.bits_per_second
-    seconds = acting * stretch[0] + queued + residual + call + travel + costs.delay
-    return RoundTrip(seconds, batch, busy, stretch[0], stretch[1])
+    return RoundTrip(
+        seconds=acting * stretch[0] + queued + residual + turn + travel + costs.delay,
+        batch=batch,
+        event_loop_busy=busy if costs.on_event_loop else min(messages * loop * stretch[1], 1.0),
+        inference_busy=min(messages / callers * call / batch, 1.0),
+        actor_stretch=stretch[0],
+        learner_stretch=stretch[1],
+    )
+
+
+def _turns(costs: Costs, deployment: Deployment, messages: float) -> tuple[float, tuple[float, float]]:
+    """How many messages a turn takes where so many come in a second, and how far work is stretched."""
+    rows = deployment.envs_per_actor
+    batch, stretch = 1.0, (1.0, 1.0)
+    for _ in range(SETTLING):
+        stretch = _stretch(costs, deployment, messages, batch)
+        turn = costs.turn_seconds(batch, rows) * stretch[1]
+        arrived = messages / _callers(costs, deployment) * turn
+        batch = min(max((batch + max(arrived, 1.0)) / 2, 1.0), _most_messages(costs, deployment))
+    return batch, stretch
 
 
 def _stretch(costs: Costs, deployment: Deployment, messages: float, batch: float) -> tuple[float, float]:
@@ -263,7 +302,7 @@ def _stretch(costs: Costs, deployment: Deployment, messages: float, batch: float
         both = _slowdown(left - messages * (acting + answering) * others)
         return both, both
     # However many messages wait, no more threads than these run: the event loop's and inference's.
-    threads = 1 + deployment.inference_threads
+    threads = 1 if costs.on_event_loop else 1 + deployment.inference_threads
     return (
         _slowdown(deployment.actor_cores - messages * acting * others),
         min(_slowdown(left - messages * answering * others), _slowdown(left / threads)),
@@ -275,10 +314,15 @@ def _slowdown(cores: float) -> float:
     return max(1.0, 1.0 / max(cores, 1e-9))
 
 
-def _most_messages(deployment: Deployment) -> float:
+def _callers(costs: Costs, deployment: Deployment) -> int:
+    """Threads that call the policy."""
+    return 1 if costs.on_event_loop else deployment.inference_threads
+
+
+def _most_messages(costs: Costs, deployment: Deployment) -> float:
     """Most messages in one policy call: those of all threads are never more than there are actors."""
     fitting = max(deployment.max_rows // deployment.envs_per_actor, 1)
-    return min(max(deployment.num_actors / deployment.inference_threads, 1.0), fitting)
+    return min(max(deployment.num_actors / _callers(costs, deployment), 1.0), fitting)
 
 
 def _call_seconds(costs: Costs, rows: float) -> float:

@@ -103,6 +103,12 @@ class PlanOptions(TrainOptions):
                 "--actor-cores for those of the actors too, or --cores for one that they share"
             )
 
+        if self.policy_engine == "numpy" and self.inference_us_per_row is not None:
+            raise ConfigError(
+                f"--inference-us-per-row {self.inference_us_per_row:g} is what an accelerator takes, "
+                "and --policy-engine numpy uses none: leave out one of them"
+            )
+
     @property
     def frames_per_step(self) -> int:
         return self.frame_skip or known_frame_skip(self.env) or 1

@@ -81,6 +81,7 @@ def summarize(options: PlanOptions, deployment: Deployment, prediction: Predicti
         "mbits_per_second": prediction.bytes_per_second * 8 / 1e6,
         "inference_batch": prediction.batch,
         "actors_idle": prediction.actor_idle,
+        "event_loop_busy": prediction.event_loop_busy,
         "inference_busy": prediction.inference_busy,
         "training_busy": prediction.training_busy,
         "policy_lag": lag,
@@ -146,7 +147,7 @@ def _show(
             for name, capacity in sorted(prediction.capacities.items(), key=lambda item: item[1])
         ],
     )
-    show_table("The deployment", ("", "predicted"), _result_rows(result))
+    show_table("The deployment", ("", "predicted"), _result_rows(result, costs.on_event_loop))
     if (warning := warn_of_lag(options, deployment, prediction)) is not None:
         sys.stdout.write(f"{warning}\n")
 
@@ -171,7 +172,7 @@ def _cost_rows(costs: Costs, calls: Mapping[int, float], options: PlanOptions) -
     return [*table, ["bytes of a step on the wire", costs.wire.at(rows) / rows]]
 
 
-def _result_rows(result: Mapping[str, Any]) -> list[list[Any]]:
+def _result_rows(result: Mapping[str, Any], on_event_loop: bool) -> list[list[Any]]:
     def percent(name: str) -> str:
         return f"{100 * result[name]:.0f} %"
 
@@ -184,7 +185,8 @@ def _result_rows(result: Mapping[str, Any]) -> list[list[Any]]:
         ["network, Mbit/s", result["mbits_per_second"]],
         ["rows of a policy call", result["inference_batch"]],
         ["actors idle", percent("actors_idle")],
-        ["inference busy", percent("inference_busy")],
+        ["event loop busy", percent("event_loop_busy")],
+        ["of it, inference" if on_event_loop else "inference busy", percent("inference_busy")],
         ["training busy", percent("training_busy")],
         ["policy lag, versions", result["policy_lag"]],
     ]

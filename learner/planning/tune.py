@@ -63,7 +63,7 @@ def tune(options: TuneOptions) -> int:
         try:
             costs, _ = find_costs(plan_options(options))
             settings = candidates(options, costs, available_cores())
-            search.run(settings, lambda best: variants(options, best))
+            search.run(settings, lambda best: variants(options, costs, best))
         except KeyboardInterrupt:
             status = INTERRUPTED
     best = search.best()
@@ -130,13 +130,15 @@ def acceptable(options: TuneOptions, setting: Setting) -> bool:
     return environments <= max(own, 2 * options.max_lag * setting.batch_size)
 
 
-def variants(options: TuneOptions, best: Setting) -> list[Setting]:
+def variants(options: TuneOptions, costs: Costs, best: Setting) -> list[Setting]:
     """Changes of one option of `best` that cannot be told from the model."""
-    changes = (
+    changes = [
         {"tf_threads": 0 if best.tf_threads else available_cores()},
-        {"inference_threads": best.inference_threads + 1},
         {"queue_capacity": 2 * best.batch_size},
-    )
+    ]
+    # TensorFlow trains in any case. Inference threads have nothing to do where the event loop acts.
+    if not costs.on_event_loop:
+        changes.insert(1, {"inference_threads": best.inference_threads + 1})
     changed = (dataclasses.replace(best, **change) for change in changes)
     return [setting for setting in changed if setting.apply(options) is not None]
 

@@ -58,6 +58,14 @@ def test_the_trials_own_rate_is_predicted_afterwards() -> None:
         assert predict(found, HERE).rate == pytest.approx(rate, rel=1e-3)
 
 
+def test_so_it_is_where_the_event_loop_acts() -> None:
+    costs = dataclasses.replace(COSTS, on_event_loop=True)
+    found = calibrated(costs, trial(700.0, learner_cpu=0.4 * MS), HERE)
+    assert found.on_event_loop
+    assert found.delay > 0
+    assert predict(found, HERE).rate == pytest.approx(700.0, rel=1e-3)
+
+
 def test_so_it_is_in_lock_step() -> None:
     here = dataclasses.replace(HERE, lock_step=True)
     found = calibrated(COSTS, trial(300.0), here)

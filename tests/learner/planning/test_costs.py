@@ -18,11 +18,12 @@ from learner.planning.costs import (
     call_sizes,
     combine,
     find_costs,
+    most_rows,
     steps_per_update,
     wire_bytes,
     with_given,
 )
-from learner.planning.messages import ActorCosts, measure_actor
+from learner.planning.messages import ActorCosts, AnswerCosts, measure_actor
 from learner.planning.model import Line
 from learner.planning.options import COST_OPTIONS, PlanOptions
 from learner.planning.ready import random_unrolls
@@ -33,11 +34,18 @@ from protos.errors import EnvironmentFailure
 SPEC = specs.from_spaces(Box(0, 255, (84, 84, 1), np.uint8), Discrete(6))
 SMALL = specs.from_spaces(Box(-1, 1, (4,)), Discrete(2))
 
-ACTOR = ActorCosts(SPEC, Line(1, 2), Line(3, 4), Line(5, 6), Line(7, 8))
+ACTOR = ActorCosts(
+    SPEC,
+    Line(1, 2),
+    Line(3, 4),
+    by_thread=AnswerCosts(Line(5, 6), Line(7, 8)),
+    at_once=AnswerCosts(Line(9, 10), Line(11, 12)),
+)
 COMPUTE = ComputeCosts(
     {4: Timed(cpu=1.0, wall=3.0), 20: Timed(cpu=9.0, wall=4.5)},
     update=Timed(cpu=256.0, wall=64.0),
     accelerated=False,
+    by_numpy=False,
 )
 
 
@@ -63,12 +71,30 @@ def test_sizes_are_distinct_and_end_with_what_is_asked() -> None:
 def test_measured_costs_go_where_the_model_looks() -> None:
     costs = combine(ACTOR, COMPUTE, options(unroll_length=16, batch_size=8))
     assert (costs.environment, costs.actor_message) == (ACTOR.environment, ACTOR.actor_message)
-    assert (costs.learner_message, costs.event_loop) == (ACTOR.learner_message, ACTOR.event_loop)
+    assert (costs.learner_message, costs.event_loop) == (Line(5, 6), Line(7, 8))
+    assert not costs.on_event_loop
     # The line through 4 rows at 1 s and 20 rows at 9 s would begin below 0.
     assert (costs.policy_call.fixed, costs.policy_call.at(20)) == (0.0, 9.0)
     assert costs.training == 256.0 / 128
     assert (costs.policy_parallelism, costs.training_parallelism) == (2.0, 4.0)
     assert costs.accelerated_row == costs.accelerated_training == 0
+
+
+def test_where_numpy_acts_the_event_loop_answers_at_once() -> None:
+    at_once = dataclasses.replace(COMPUTE, by_numpy=True)
+    costs = combine(ACTOR, at_once, options())
+    assert costs.on_event_loop
+    assert (costs.learner_message, costs.event_loop) == (Line(9, 10), Line(11, 12))
+    # An accelerator that is there trains, and has no part in acting.
+    both = combine(ACTOR, dataclasses.replace(at_once, accelerated=True), options())
+    assert (both.policy_call, both.accelerated_row) == (costs.policy_call, 0.0)
+    assert both.training == 0.0 < both.accelerated_training
+
+
+def test_the_most_rows_are_the_learners() -> None:
+    assert most_rows(options(num_actors=40)) == 640
+    assert most_rows(options(num_actors=40, actor_cores=4)) == 256
+    assert most_rows(options(num_actors=40, inference_batch_size=64)) == 64
 
 
 def test_where_others_take_the_time_a_thread_is_still_a_thread() -> None:
@@ -123,6 +149,8 @@ def test_an_accelerators_figures_take_work_off_the_cpu() -> None:
     given = with_given(costs, options(inference_us_per_row=5.0, training_us_per_step=7.0))
     assert given.policy_call == Line(costs.policy_call.fixed, 0.0)
     assert given.training == 0.0
+    at_once = dataclasses.replace(costs, on_event_loop=True)
+    assert not with_given(at_once, options(inference_us_per_row=5.0)).on_event_loop
     assert given.accelerated_row == pytest.approx(5e-6)
     assert given.accelerated_training == pytest.approx(7e-6)
 
@@ -156,7 +184,8 @@ def test_an_actor_is_measured_over_a_real_stream(monkeypatch: pytest.MonkeyPatch
     # Bounds that only a mistake of unit or of place would leave.
     assert 1e-7 < found.environment.at(8) < 0.1
     assert 1e-5 < found.actor_message.at(8) < 0.1
-    assert 1e-5 < found.event_loop.at(8) < found.learner_message.at(8) < 0.1
+    for answers in (found.by_thread, found.at_once):
+        assert 1e-5 < answers.event_loop.at(8) < answers.learner_message.at(8) < 0.1
 
 
 def test_an_environment_that_is_not_there_is_said_with_the_actors_words() -> None:
@@ -176,11 +205,28 @@ def test_policies_and_updates_of_every_kind_are_measured(agent: str) -> None:
     given = {**starting_values("none", "x", agent), "agent": agent, "hidden_sizes": (8,)}
     changes = {"batch_size": 4} if agent == "sac" else {"batch_size": 4, "lstm_size": 4}
     small = options(**{**given, **changes})
-    found = measure_compute(small, SMALL, [1, 3], 0.02)
+    found = measure_compute(small, SMALL, [1, 3], 0.02, max_rows=4)
     assert sorted(found.policy_calls) == [1, 3]
     timed = [*found.policy_calls.values(), found.update]
     assert all(1e-5 < each.cpu < 5 and 0 < each.wall < 60 for each in timed)
     assert not found.accelerated
+
+
+@pytest.mark.parametrize(
+    ("changes", "max_rows", "by_numpy"),
+    [
+        ({}, 64, True),
+        ({}, 10**6, False),
+        ({"policy_engine": "numpy"}, 10**6, True),
+        ({"policy_engine": "tensorflow"}, 64, False),
+    ],
+    ids=["small", "large", "numpy", "tensorflow"],
+)
+def test_what_computes_policies_is_what_the_learner_would_take(
+    changes: dict[str, Any], max_rows: int, by_numpy: bool
+) -> None:
+    small = options(hidden_sizes=(32, 32), batch_size=4, **changes)
+    assert measure_compute(small, SMALL, [3], 0.01, max_rows=max_rows).by_numpy == by_numpy
 
 
 def test_a_batch_is_as_long_as_the_agents_samples() -> None:

@@ -30,6 +30,9 @@ COSTS = Costs(
 """With 4 environments: an actor needs 4 + 2 ms, the learner 0.5 ms a message, a call for 4 rows 1.5 ms,
 training 0.4 ms."""
 
+AT_ONCE = dataclasses.replace(COSTS, on_event_loop=True)
+"""The event loop needs 0.25 ms a message and 1.5 ms for a call for 4 rows."""
+
 PLENTY = 1000.0
 
 
@@ -120,6 +123,22 @@ def test_a_policy_call_has_its_most_rows() -> None:
     assert two["inference threads"] == pytest.approx(2 * 16 / (3 * MS))
 
 
+def test_an_event_loop_that_calls_the_policy_does_both_by_turns() -> None:
+    found = capacities(AT_ONCE, deployed(8))
+    # A turn for 8 messages: 2 ms for them, 5 ms for their call.
+    assert found["event loop"] == pytest.approx(32 / (7 * MS))
+    assert "inference threads" not in found
+    # It is the same work.
+    others = {name: rate for name, rate in found.items() if name != "event loop"}
+    assert others.items() <= capacities(COSTS, deployed(8)).items()
+
+
+def test_inference_threads_do_not_matter_where_the_event_loop_acts() -> None:
+    for actors in (1, 8, 100):
+        four = predict(AT_ONCE, deployed(actors, cores=2.0, inference_threads=4))
+        assert four == predict(AT_ONCE, deployed(actors, cores=2.0))
+
+
 # Predictions -------------------------------------------------------------------------------------
 
 
@@ -130,6 +149,7 @@ def test_one_actor_alone_makes_a_round_trip_after_the_other() -> None:
     assert found.bound_by == ROUND_TRIPS
     assert found.batch == pytest.approx(4)
     assert found.actor_idle == pytest.approx(2 / 8)
+    assert found.event_loop_busy == pytest.approx(0.25 / 8)
     assert found.inference_busy == pytest.approx(1.5 / 8)
     assert found.training_busy == pytest.approx(0.4 / 8)
     assert found.bytes_per_second == pytest.approx(4100 / (8 * MS))
@@ -160,6 +180,7 @@ def test_one_shared_core_is_all_there_is() -> None:
         ({}, {"actor_cores": 4.0}, "actor cores"),
         ({}, {"cores": 1.0}, "learner cores"),
         ({"event_loop": Line(5 * MS, 0.0)}, {}, "event loop"),
+        ({"on_event_loop": True}, {}, "event loop"),
         ({"policy_call": Line(0.0, 1 * MS)}, {}, "inference threads"),
         ({"training": 2 * MS}, {}, "training"),
         ({}, {"bits_per_second": 1e5}, "network"),
@@ -191,6 +212,24 @@ def test_a_call_takes_what_came_while_the_last_one_ran() -> None:
     assert trip.inference_busy == pytest.approx(1.0, rel=0.01)
 
 
+def test_an_event_loops_turn_takes_what_came_during_the_last_one() -> None:
+    # k messages in a turn of 0.25 k + 1 + 0.5 k ms: at 0.8 messages a ms, k = 0.8 + 0.6 k, so 2.
+    trip = round_trip(AT_ONCE, deployed(100), 0.8 * 4 / MS)
+    assert trip.batch == pytest.approx(2.0, rel=0.01)
+    assert trip.event_loop_busy == pytest.approx(1.0, rel=0.01)
+    # The call for 8 rows is 2 ms of the 2.5.
+    assert trip.inference_busy == pytest.approx(0.8, rel=0.01)
+    # 6 ms in the actor, 0.25 ms in the learner's other threads, half a turn of others and its own.
+    assert trip.seconds == pytest.approx((6 + 0.25 + 2.5 * 0.99 / 2 + 2.5) * MS, rel=0.01)
+
+
+def test_one_actor_does_not_care_who_answers() -> None:
+    assert predict(AT_ONCE, deployed(1)).rate == pytest.approx(predict(COSTS, deployed(1)).rate)
+    found = predict(AT_ONCE, deployed(1))
+    assert found.event_loop_busy == pytest.approx(1.75 / 8)
+    assert found.inference_busy == pytest.approx(1.5 / 8)
+
+
 def test_in_lock_step_acting_and_training_take_turns() -> None:
     apart, lock_step = (predict(COSTS, deployed(1, lock_step=each)) for each in (False, True))
     assert 1 / lock_step.rate == pytest.approx(1 / apart.rate + 0.1 * MS)
@@ -203,6 +242,8 @@ def test_actors_fed_are_as_many_as_the_slowest_part_of_the_learner_takes() -> No
     alone = 4 / ((6 + 0.5 + 1.25) * MS)
     assert predict(faster, deployed(4)).actors_fed == int(1 / (0.1 * MS) / alone)
     assert predict(dataclasses.replace(COSTS, training=4 * MS), deployed(4)).actors_fed == 0
+    # An event loop that acts too: 4 rows for 0.25 + 0.5 ms in the largest turns.
+    assert predict(AT_ONCE, deployed(4)).actors_fed == int(4 / (0.75 * MS) / 500)
 
 
 def test_lag_grows_with_environments_and_with_a_full_queue() -> None:

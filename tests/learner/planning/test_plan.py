@@ -1,5 +1,6 @@
 """`seedbed plan`: what it prints for costs that are given, and once for real."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from learner.__main__ import main
+from learner.planning.costs import NOTHING, with_given
 from learner.planning.options import PlanOptions
 from learner.planning.plan import deployment_of, price
 from learner.planning.tables import show_table, text
@@ -22,6 +24,13 @@ ATARI = shlex.split(
     "--inference-us-per-call 400 --inference-us-per-row 15 --training-us-per-step 40 "
     "--bytes-per-step 7056 --actor-core-price-per-hour 0.05 --learner-price-per-hour 2.5"
 )
+
+
+GIVEN = {
+    "environment_us_per_step": 3000.0,
+    "learner_us_per_message": 200.0,
+    "inference_us_per_call": 400.0,
+}
 
 
 def options(**changes: Any) -> PlanOptions:
@@ -47,6 +56,9 @@ def test_json_has_the_whole_prediction(capsys: pytest.CaptureFixture[str]) -> No
     hourly = 55 * 0.05 + 2.5
     assert found["price_per_billion_frames"] == pytest.approx(hourly * 1e9 / (4 * rate * 3600))
     assert found["costs"]["accelerated_row"] == pytest.approx(15e-6)
+    # 200 us for a message of 4 environments.
+    assert found["event_loop_busy"] == pytest.approx(rate / 4 * 200e-6, rel=0.05)
+    assert found["costs"]["on_event_loop"] is False
 
 
 def test_what_if_is_a_change_of_one_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +83,19 @@ def test_tables_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         assert text(found[figure]) in shown
     assert "frames/s (frame skip 4)" in shown
     assert max(map(len, shown.splitlines())) <= 105
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_table_says_whose_work_inference_is(
+    at_once: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    costs = dataclasses.replace(with_given(NOTHING, options(**GIVEN)), on_event_loop=at_once)
+    monkeypatch.setattr("learner.planning.plan.find_costs", lambda given: (costs, {}))
+    assert main(ATARI) == 0
+    shown = capsys.readouterr().out
+    assert "event loop busy" in shown
+    assert ("of it, inference" in shown, "inference busy" in shown) == (at_once, not at_once)
+    assert ("inference threads" in shown) == (not at_once)
 
 
 def test_much_lag_is_said_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,6 +185,10 @@ def test_frames_of_a_step(env: str, given: int, skip: int) -> None:
         ),
         ({"seconds": 0.0}, "--seconds 0.0: expected more than 0"),
         ({"inference_us_per_row": 0.0}, r"--inference-us-per-row 0\.0: expected more than 0"),
+        (
+            {"inference_us_per_row": 5.0, "policy_engine": "numpy"},
+            "--inference-us-per-row 5 is what an accelerator takes, and --policy-engine numpy uses none",
+        ),
         ({"env": None}, "--env is required"),
     ],
 )

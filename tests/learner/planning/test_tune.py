@@ -117,16 +117,24 @@ def test_the_model_ranks_the_best_of_each_number_of_actors_first() -> None:
 
 def test_variants_change_one_option_each() -> None:
     best = Setting.of(options())
-    assert variants(options(), best) == [
+    assert variants(options(), COSTS, best) == [
         dataclasses.replace(best, tf_threads=available_cores()),
         dataclasses.replace(best, inference_threads=2),
         dataclasses.replace(best, queue_capacity=16),
     ]
 
 
+def test_inference_threads_are_not_tried_where_they_do_not_act() -> None:
+    best = Setting.of(options())
+    at_once = dataclasses.replace(COSTS, on_event_loop=True)
+    assert {each.inference_threads for each in variants(options(), at_once, best)} == {1}
+    assert len(variants(options(), at_once, best)) == 2
+
+
 def test_the_model_sees_the_same_run() -> None:
-    plan = plan_options(options(hidden_sizes=(32,), envs_per_actor=5))
+    plan = plan_options(options(hidden_sizes=(32,), envs_per_actor=5, policy_engine="tensorflow"))
     assert (plan.hidden_sizes, plan.envs_per_actor, plan.num_actors) == ((32,), 5, 2)
+    assert plan.policy_engine == "tensorflow"
 
 
 # What comes of it --------------------------------------------------------------------------------
