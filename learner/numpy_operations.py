@@ -365,6 +365,11 @@ def _relu(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
     return lambda x: np.maximum(x, zero)
 
 
+def _relu6(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
+    zero, six = _zero(operation), _dtype(operation.outputs[0].dtype, operation).type(6)
+    return lambda x: np.minimum(np.maximum(x, zero), six)
+
+
 def _softplus(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
     zero = _zero(operation)
     return lambda x: np.logaddexp(x, zero)
@@ -459,6 +464,7 @@ _FUNCTIONS: Mapping[str, Callable[[Any, Sequence[np.ndarray | None]], Function]]
     "Prod": _reduced(np.multiply.reduce),
     "ReadVariableOp": lambda operation, constants: np.copy,
     "Relu": _relu,
+    "Relu6": _relu6,
     "Reshape": _reshape,
     "ResourceGather": _resource_gather,
     "ResourceScatterUpdate": _resource_scatter_update,

@@ -52,11 +52,23 @@ def case(operation: str, function: Callable[..., Any], *inputs: np.ndarray, **si
 
 
 def elementwise(name: str, *inputs: np.ndarray) -> None:
-    parameters = ["features"] if name in ("Relu", "Softplus") else ["x", "y"]
+    parameters = ["features"] if name in ("Relu", "Relu6", "Softplus") else ["x", "y"]
     case(name, lambda *x: getattr(raw, name)(**dict(zip(parameters, x, strict=False))), *inputs)
 
 
-for name in ("Exp", "Expm1", "Log", "Log1p", "Neg", "Relu", "Rsqrt", "Sigmoid", "Softplus", "Sqrt"):
+for name in (
+    "Exp",
+    "Expm1",
+    "Log",
+    "Log1p",
+    "Neg",
+    "Relu",
+    "Relu6",
+    "Rsqrt",
+    "Sigmoid",
+    "Softplus",
+    "Sqrt",
+):
     for dtype in FLOATS:
         elementwise(name, normal(ROWS, 4, dtype=dtype))
     elementwise(name, EXTREME)

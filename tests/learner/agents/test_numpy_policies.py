@@ -46,6 +46,7 @@ STACKED = {"torso": "mlp", "frame_stack": 3}
 # (agent, options, observation, action)
 POLICIES: list[tuple[str, dict[str, Any], spaces.Space[Any], spaces.Space[Any]]] = [
     ("vtrace", {}, VECTOR, DISCRETE),
+    ("vtrace", {"activation": "relu6"}, VECTOR, DISCRETE),
     ("vtrace", {"lstm_size": 8}, LEAVES, DISCRETE),
     ("vtrace", {"value_hidden_sizes": (5,), "activation": "relu"}, LEAVES, MULTI),
     ("vtrace", STACKED, SMALL_IMAGE, DISCRETE),
