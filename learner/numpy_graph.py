@@ -18,6 +18,7 @@ from learner.numpy_operations import (
     PRODUCTS,
     READING,
     UFUNCS,
+    VIEWS,
     WRITING,
     Function,
     Unsupported,
@@ -53,6 +54,8 @@ class NumpyGraph:
         self._call = builder.compiled(sorted(graph.outputs))
         self.multiply_adds = builder.multiply_adds
         """of its matrix products, for each row of its inputs"""
+        self.elements = builder.elements
+        """that its other operations compute, for each row of its inputs"""
 
     def refresh(self) -> None:
         """Take over what the variables hold now."""
@@ -87,7 +90,7 @@ class _Builder:
         """by name, what the source refers to: functions, constants and variables' values"""
         self.weights: dict[str, _Variable] = {}
         """those that are only read, by their names in the scope"""
-        self.multiply_adds = 0
+        self.multiply_adds = self.elements = 0
         self.unsupported: set[str] = set()
         self._lines: list[str] = []
         self._names: dict[str, str] = {}
@@ -177,6 +180,7 @@ class _Builder:
             self._names[operation.outputs[0].name] = arguments[0]
             return
         self.multiply_adds += _multiply_adds(operation)
+        self.elements += _elements(operation)
         if self._overwrites(operation, arguments[0]):
             arguments = [*arguments, f"out={arguments[0]}"]
         called = f"f{len(self._lines)}"
@@ -257,3 +261,11 @@ def _multiply_adds(operation: Any) -> int:
     if not shape.is_fully_defined():
         raise Unsupported(f"{operation.type} with matrices of unknown size")
     return math.prod(shape)
+
+
+def _elements(operation: Any) -> int:
+    """That it computes for each row; of what only arranges others' memory, none."""
+    if operation.type in PRODUCTS | VIEWS:
+        return 0
+    shapes = [tensor.shape for tensor in operation.outputs if tensor.shape.rank]
+    return sum(math.prod(n or 1 for n in shape[1:]) for shape in shapes if shape[0] is None)

@@ -111,6 +111,21 @@ IDENTITIES = frozenset({"Identity", "PreventGradient", "StopGradient"})
 PRODUCTS = frozenset({"BatchMatMulV2", "MatMul"})
 """Products of matrices, of which the second is the smaller."""
 
+VIEWS = frozenset(
+    {
+        "Bitcast",
+        "ExpandDims",
+        "Reshape",
+        "Shape",
+        "Size",
+        "Split",
+        "Squeeze",
+        "StridedSlice",
+        "Transpose",
+    }
+)
+"""Operations that compute no element."""
+
 READING = frozenset({"ReadVariableOp", "ResourceGather"})
 """Operations whose output is the value of their variable, or of a part of it."""
 
@@ -268,10 +283,20 @@ def _strided_slice(operation: Any, constants: Sequence[np.ndarray | None]) -> Fu
 
 
 def _gather(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    if operation.get_attr("batch_dims"):
-        raise Unsupported("GatherV2 with batch dimensions")
-    axis = int(_fixed(constants, 2, operation))
-    return lambda x, indices, _: x.take(indices, axis)
+    axis, batch_dims = int(_fixed(constants, 2, operation)), operation.get_attr("batch_dims")
+    if not batch_dims:
+        return lambda x, indices, _: x.take(indices, axis)
+    x, indices = (tensor.shape.rank for tensor in operation.inputs[:2])
+    # As the cross entropy of deterministic operations has it.
+    if batch_dims != 1 or x != 2 or indices != 1 or axis not in (1, -1):
+        raise Unsupported("GatherV2 of slices with batch dimensions")
+    return lambda x, indices, _: x[np.arange(len(x)), indices]
+
+
+def _select(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
+    if len({tensor.shape.rank for tensor in operation.inputs}) > 1:
+        raise Unsupported("Select by rows")
+    return np.where
 
 
 def _resource_gather(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
@@ -469,6 +494,7 @@ _FUNCTIONS: Mapping[str, Callable[[Any, Sequence[np.ndarray | None]], Function]]
     "ResourceGather": _resource_gather,
     "ResourceScatterUpdate": _resource_scatter_update,
     "Rsqrt": _rsqrt,
+    "Select": _select,
     "SelectV2": lambda operation, constants: np.where,
     "Shape": _shape_of,
     "Sigmoid": _sigmoid,

@@ -22,9 +22,12 @@ from learner.training.weights import PublishedWeights
 from protos.errors import ConfigError
 from protos.specs import ArraySpec
 
-MOST_MULTIPLY_ADDS = 20_000_000
-"""Of a policy call that NumPy computes where nobody has chosen it. So many take about a millisecond, in
-which the event loop hears nobody; and for more of them TensorFlow is faster."""
+MOST_WORK = 50_000_000
+"""Of a policy call that NumPy computes where nobody has chosen it, in multiply-adds. So many take about
+a millisecond, in which the event loop hears nobody; and for more of them TensorFlow is faster."""
+
+WORK_OF_AN_ELEMENT = 30
+"""Multiply-adds of a matrix product that take as long as one element of anything else: about 1 ns."""
 
 
 def bucket_sizes(largest: int) -> list[int]:
@@ -137,8 +140,11 @@ class PolicyFunction:
         self._numpy = _numpy_graph(self._call, engine, max_rows)
         if self._numpy and weights:
             weights.add_copy(self._numpy.refresh)
-        # Inputs for a GPU are copied there at each call; bools are no memory that TensorFlow shares.
-        self._shares = not _accelerated() and not any(leaf.dtype == np.bool_ for leaf in observation)
+        # Inputs for a GPU are copied there at each call. What TensorFlow shares is no bools, and not
+        # nothing, which it aborts the process for.
+        self._shares = not _accelerated() and all(
+            leaf.dtype != np.bool_ and leaf.num_elements for leaf in observation
+        )
 
     @property
     def by_numpy(self) -> bool:
@@ -254,7 +260,8 @@ def _numpy_graph(graph: Graph, engine: PolicyEngine, max_rows: int) -> NumpyGrap
             f"--policy-engine numpy: only TensorFlow computes some operations of this policy ({error}): "
             "say auto or tensorflow"
         ) from error
-    small = found.multiply_adds * max_rows <= MOST_MULTIPLY_ADDS
+    work = found.multiply_adds + WORK_OF_AN_ELEMENT * found.elements
+    small = work * max_rows <= MOST_WORK
     return found if small or engine == "numpy" else None
 
 

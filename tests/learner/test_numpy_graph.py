@@ -189,6 +189,11 @@ def test_multiply_adds_are_those_of_a_row() -> None:
     assert NumpyGraph(Graph(lambda x: {"y": x + 1.0}, MATRIX)).multiply_adds == 0
 
 
+def test_elements_are_those_that_a_row_makes_anew() -> None:
+    graph = Graph(lambda x: {"y": tf.reshape(tf.tanh(x), [-1, 2, 2]), "z": x[:, 1]}, MATRIX)
+    assert NumpyGraph(graph).elements == 4
+
+
 # Variables --------------------------------------------------------------------------------------
 
 

@@ -156,6 +156,12 @@ for dtype in ("int32", "int64"):
     # TensorFlow itself fails where a shape alone is an output.
     case("Shape", lambda x, to=dtype: 2 * tf.shape(x, to), normal(ROWS, 3))
     case("Size", lambda x, to=dtype: tf.size(x, to), normal(ROWS, 3))
+case("GatherV2", lambda x, i: tf.gather(x, i, batch_dims=1), normal(ROWS, 3), integers(ROWS, high=3))
+case(
+    "Select",
+    lambda c, x, y: raw.Select(condition=c, x=x, y=y),
+    *(bools(ROWS, 3), normal(ROWS, 3), normal(ROWS, 3)),
+)
 case("SelectV2", tf.where, bools(ROWS, 1), normal(ROWS, 3), normal(ROWS, 3))
 case("SelectV2", lambda c, x: tf.where(c, 5, x), bools(ROWS), integers(ROWS))
 
@@ -333,7 +339,9 @@ def counter(seed: Any) -> Any:
         (lambda x: tf.split(x, 2), UNKNOWN, "Split of an unknown size"),
         (lambda x: x[: tf.shape(x)[0] - 1], VECTOR, "StridedSlice with input 2 from the graph"),
         (lambda x: tf.gather(x, tf.zeros((4, 1), tf.int32), batch_dims=1),
-         tf.TensorSpec((4, 2), tf.float32), "GatherV2 with batch dimensions"),
+         tf.TensorSpec((4, 2), tf.float32), "GatherV2 of slices with batch dimensions"),
+        (lambda x: raw.Select(condition=x[:, 0] > 0, x=x, y=-x),
+         tf.TensorSpec((4, 2), tf.float32), "Select by rows"),
         (lambda i: tf.one_hot(i, 3, axis=0), NUMBERS, "OneHot along another axis than the last"),
         (lambda x: tf.matmul(x[None], x[None], adjoint_a=True), VECTOR, "BatchMatMulV2 of an adjoint"),
         (lambda x: tf.matmul(x, x, transpose_a=True), VECTOR, "MatMul with matrices of unknown size"),

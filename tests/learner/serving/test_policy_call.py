@@ -184,6 +184,15 @@ def test_bools_are_copied_at_each_call() -> None:
     assert not batch.inputs
 
 
+def test_leaves_of_no_elements_are_no_end_of_the_process() -> None:
+    observation = [*SPEC.observation, ArraySpec("nothing", (0,), np.dtype(np.float32))]
+    function = PolicyFunction(SumPolicy(), observation, num_slots=SLOTS, max_rows=MAX_ROWS, seed=1)
+    batch = InferenceBatch(observation, MAX_ROWS, SLOTS)
+    batch.slots[0], batch.size = 4, 1
+    batch.observation[0][0] = 3
+    assert function(batch).action.tolist() == [3]
+
+
 def test_greedy_reaches_the_policy() -> None:
     assert act(make_function(), [0], [5]) == [5]
     assert act(make_function(greedy=True), [0], [5]) == [1005]
