@@ -14,12 +14,13 @@ import sys
 part, *arguments = sys.argv[1:]
 from learner.__main__ import main
 from learner.experience.unrolls import UnrollPool
-from learner.serving.policy_call import PolicyFunction
+from learner.serving.inference import InferenceWorker
 from learner.telemetry.run_directory import RunDirectory
 from learner.training.weights import PublishedWeights
 
 target, name = {
-    "inference": (PolicyFunction, "__call__"),
+    "inference": (InferenceWorker, "_act"),
+    "event loop": (InferenceWorker, "_act"),
     "prefetch": (UnrollPool, "gather"),
     "training": (PublishedWeights, "publish"),
     "reporter": (RunDirectory, "write_metrics"),
@@ -55,6 +56,7 @@ def make_env():
 
 FAILED = {
     "inference": "inference thread 0 failed: ZeroDivisionError: the wheel of inference came off",
+    "event loop": "event loop failed: ZeroDivisionError: the wheel of event loop came off",
     "prefetch": "prefetch thread failed: ZeroDivisionError: the wheel of prefetch came off",
     "training": "ZeroDivisionError: the wheel of training came off",
     "reporter": "reporter failed: ZeroDivisionError: the wheel of reporter came off",
@@ -85,6 +87,7 @@ def started(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dic
             envs_per_actor=2,
             total_steps=10_000_000,
             log_interval_seconds=0.2,
+            policy_engine="tensorflow" if part == "inference" else "numpy",
         )
         if part == "environment":
             started[part] = launcher.seedbed("train", *chosen, cwd=folder)
