@@ -83,6 +83,8 @@ def _end_without(status: int, left: Sequence[threading.Thread]) -> None:
 
 
 def _act(options: ActorOptions) -> int:
+    if options.niceness:  # Not every system can.
+        os.nice(options.niceness)
     stop = StopSignals(VIDEO_LIMIT_SECONDS if options.video is not None else LIMIT_SECONDS)
     if options.video is not None:
         # Frames are read, not shown: pygame needs no display for that, and complains of none.

@@ -25,6 +25,13 @@ class ActorOptions(ConnectionOptions):
         at_least=1,
         at_most=1024,
     )
+    niceness: int = option(
+        0,
+        "how far this process stands back for others where cores are short (nice): 0 for not at all, 19 "
+        "for as far as it can",
+        at_least=0,
+        at_most=19,
+    )
     seed: int = option(
         1,
         "seed of the environments; -1 for one that is drawn at random, where many actors are started by "

@@ -41,6 +41,9 @@ class ServingOptions:
 
     actors: int = option(4, "actor processes", at_least=1)
     envs: int = option(32, "environments in each actor process, which are one message", at_least=1)
+    actor_niceness: int = option(
+        5, "how far actors stand back for the learner, as in `seedbed train`", at_least=0, at_most=19
+    )
     observation: str = option("84x84x1:uint8", "one observation, as 84x84x1:uint8 or 4:float32")
     num_actions: int = option(6, "discrete actions", at_least=2)
     frame_stack: int = option(
@@ -128,7 +131,13 @@ def _limit(*alone: dict[str, Any]) -> float:
 
 
 def _serve(options: ServingOptions, learner: Child) -> Loaded:
-    setup = ActorSetup(learner.answer(), options.observation, options.num_actions, options.envs)
+    setup = ActorSetup(
+        learner.answer(),
+        options.observation,
+        options.num_actions,
+        options.envs,
+        options.actor_niceness,
+    )
     return load(
         learner,
         run_free_actor,

@@ -1,5 +1,6 @@
 """An actor as a process of its own, with environments of no cost: the real loop and the real client."""
 
+import os
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,11 +22,13 @@ class ActorSetup:
     observation: str
     num_actions: int
     num_envs: int
+    niceness: int
 
 
 def run_free_actor(connection: Connection, setup: ActorSetup, stopped: Any) -> None:
     """The process: says "connected", acts until `stopped`, and then answers `(start, stop)` with the
     round trips in that window, float64 seconds."""
+    os.nice(setup.niceness)
     observation = parse_observation(setup.observation)
     environments = FreeEnvironments(observation, setup.num_actions, setup.num_envs)
     client = InferenceClient(

@@ -260,6 +260,12 @@ class TrainOptions(LearnerOptions):
         at_least=1,
         at_most=1024,
     )
+    actor_niceness: int = option(
+        5,
+        "how far actor processes stand back for the learner where cores are short (nice), 0 to 19",
+        at_least=0,
+        at_most=19,
+    )
 
     def __post_init__(self) -> None:
         if self.num_actors == 0:
@@ -386,10 +392,10 @@ FREE_ON_RESUME = frozenset(
         "logdir", "preset", "total_steps", "stop_return", "listen", "max_environments",
         "inference_batch_size", "inference_threads", "policy_engine", "lease_seconds", "queue_capacity",
         "log_interval_seconds", "checkpoint_interval_seconds", "keep_checkpoints", "progress",
-        "tf_threads", "num_actors", "envs_per_actor", "threads_per_actor", "eval_interval",
-        "eval_episodes", "eval_envs", "stop_eval_return", "save_replay", "max_skipped_updates",
-        "watchdog_seconds", "max_message_rate", "tls_cert", "tls_key", "tls_client_ca",
-        "token_file", "insecure", "record", "record_max_bytes", "drain_seconds",
+        "tf_threads", "num_actors", "envs_per_actor", "threads_per_actor", "actor_niceness",
+        "eval_interval", "eval_episodes", "eval_envs", "stop_eval_return", "save_replay",
+        "max_skipped_updates", "watchdog_seconds", "max_message_rate", "tls_cert", "tls_key",
+        "tls_client_ca", "token_file", "insecure", "record", "record_max_bytes", "drain_seconds",
         "interrupted_status", "health_listen", "metrics_listen",
     }
 )  # fmt: skip

@@ -62,14 +62,15 @@ def children_of_run(options: TrainOptions, server: str, seed: Callable[[int], in
         server: address of the learner.
         seed: of the environments of the actor with that index.
     """
-    env, threads = str(options.env), [f"--num-threads={options.threads_per_actor}"]
+    env, niceness = str(options.env), f"--niceness={options.actor_niceness}"
+    own = [niceness, f"--num-threads={options.threads_per_actor}"]
     commands = [
-        child_actor(server, env, options.envs_per_actor, seed(index), f"--name=local {index}", *threads)
+        child_actor(server, env, options.envs_per_actor, seed(index), f"--name=local {index}", *own)
         for index in range(options.num_actors)
     ]
     if options.eval_interval:
         environments, its_seed = options.evaluation_environments, seed(options.num_actors)
-        words = "--name=evaluation", "--mode=evaluate"
+        words = "--name=evaluation", "--mode=evaluate", niceness
         commands.append(child_actor(server, env, environments, its_seed, *words))
     return commands
 

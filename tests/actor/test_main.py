@@ -156,6 +156,17 @@ def test_options_reach_the_client(fake_client: type[FakeClient]) -> None:
     assert made.options["retry"].give_up_seconds == 7
 
 
+def test_it_stands_back_for_others_as_far_as_it_is_told(
+    fake_client: type[FakeClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(os, "nice", told.append)
+    assert main(["--env", f"{TOYS}:Walk"]) == 0
+    assert told == []
+    assert main(["--env", f"{TOYS}:Walk", "--niceness", "7"]) == 0
+    assert told == [7]
+
+
 def test_the_end_of_the_run_is_success(fake_client: type[FakeClient]) -> None:
     assert main(["--env", f"{TOYS}:Walk"]) == 0
     assert fake_client.made.steps == 5

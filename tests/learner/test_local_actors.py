@@ -379,12 +379,12 @@ print(os.environ["OPENBLAS_NUM_THREADS"], child_environment(os.environ).get("OPE
 def test_a_run_has_actors_that_train_and_one_that_evaluates() -> None:
     options = TrainOptions(
         env="x", num_actors=2, envs_per_actor=3, threads_per_actor=2, eval_interval=100, eval_envs=4,
-        stop_eval_return=1.0,
+        stop_eval_return=1.0, actor_niceness=7,
     )  # fmt: skip
     assert children_of_run(options, "unix:/s", lambda index: 10 + index) == [
-        child_actor("unix:/s", "x", 3, 10, "--name=local 0", "--num-threads=2"),
-        child_actor("unix:/s", "x", 3, 11, "--name=local 1", "--num-threads=2"),
-        child_actor("unix:/s", "x", 4, 12, "--name=evaluation", "--mode=evaluate"),
+        child_actor("unix:/s", "x", 3, 10, "--name=local 0", "--niceness=7", "--num-threads=2"),
+        child_actor("unix:/s", "x", 3, 11, "--name=local 1", "--niceness=7", "--num-threads=2"),
+        child_actor("unix:/s", "x", 4, 12, "--name=evaluation", "--mode=evaluate", "--niceness=7"),
     ]
     alone = TrainOptions(env="x", num_actors=1)
     assert len(children_of_run(alone, "unix:/s", lambda index: index)) == 1
