@@ -97,6 +97,8 @@ class _Builder:
         """in the source, of the graph's tensors"""
         self._fixed: set[str] = set()
         """names of what no call changes"""
+        self._unchanged: set[str] = set()
+        """the graph's tensors that are another's memory, since their operation changes nothing"""
         self._random = _Random()
         traced = graph.concrete.graph
         captured = {inner.name for _, inner in traced.captures}
@@ -178,6 +180,7 @@ class _Builder:
             return
         if _changes_nothing(operation, fixed):
             self._names[operation.outputs[0].name] = arguments[0]
+            self._unchanged.add(operation.outputs[0].name)
             return
         self.multiply_adds += _multiply_adds(operation)
         self.elements += _elements(operation)
@@ -200,6 +203,7 @@ class _Builder:
             return False
         return (
             first.op.type in FRESH
+            and first.name not in self._unchanged
             and name not in self._fixed
             and first.name not in self._outputs
             and len(first.consumers()) == 1

@@ -194,6 +194,13 @@ def test_elements_are_those_that_a_row_makes_anew() -> None:
     assert NumpyGraph(graph).elements == 4
 
 
+def test_what_an_operation_did_not_change_is_not_overwritten() -> None:
+    graph = Graph(lambda x: {"y": tf.minimum((x + 0.0) * 1.0, 0.5)}, MATRIX)
+    x = np.ones((3, 4), np.float32)
+    assert NumpyGraph(graph)(x)["y"].max() == 0.5
+    assert x.min() == 1, "the input is the caller's"
+
+
 # Variables --------------------------------------------------------------------------------------
 
 
