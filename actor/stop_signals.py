@@ -2,10 +2,12 @@
 
 import itertools
 import logging
+import math
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -15,6 +17,9 @@ logger = logging.getLogger(__name__)
 LIMIT_SECONDS = 15.0
 """How long the step at hand, and all that closes the actor, may take. Supervisors kill after 20 s (as
 `k8s/` has it) or 30 s, and say nothing of where it hung."""
+
+LOOK_SECONDS = 0.1
+"""How often it is looked at most who has the signals: asking takes as long as many a step."""
 
 
 def end_process() -> None:
@@ -36,10 +41,15 @@ class StopSignals:
     """
 
     def __init__(
-        self, limit_seconds: float = LIMIT_SECONDS, give_up: Callable[[], None] = end_process
+        self,
+        limit_seconds: float = LIMIT_SECONDS,
+        give_up: Callable[[], None] = end_process,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limit_seconds = limit_seconds
         self._give_up = give_up
+        self._clock = clock
+        self._look_at = -math.inf
         self._event = threading.Event()
         # Atomic: threads and a signal's handler may wish at the same time, and a handler cannot wait for
         # a lock.
@@ -73,11 +83,15 @@ class StopSignals:
         """Whether a signal came, or somebody wished. Takes the signals back where an environment has set
         its own handlers, which only the main thread can: nobody else would close the session. (Where
         other threads step the environments, these can set none.)"""
-        if threading.current_thread() is threading.main_thread():
-            for number in self._former:
-                if signal.getsignal(number) is not self._handler and not self._event.is_set():
-                    signal.signal(number, self._handler)
+        if self._clock() >= self._look_at and threading.current_thread() is threading.main_thread():
+            self._take_back()
         return self._event.is_set()
+
+    def _take_back(self) -> None:
+        self._look_at = self._clock() + LOOK_SECONDS
+        for number in self._former:
+            if signal.getsignal(number) is not self._handler and not self._event.is_set():
+                signal.signal(number, self._handler)
 
     def wish(self) -> None:
         """As a signal does, from any thread."""

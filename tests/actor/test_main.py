@@ -17,7 +17,7 @@ from google.protobuf.json_format import Parse
 import actor.__main__ as main_module
 from actor.__main__ import main
 from actor.environments import make_environment
-from actor.stop_signals import StopSignals
+from actor.stop_signals import LOOK_SECONDS, StopSignals
 from actor.timestep import TimeStep
 from actor.waiting import Interrupted
 from protos import inference_pb2 as pb
@@ -400,8 +400,13 @@ def test_what_ends_in_time_is_left_alone() -> None:
 
 
 def test_an_environment_that_takes_the_signals_gives_them_back() -> None:
-    with StopSignals() as stop:
+    now = 0.0
+    with StopSignals(clock=lambda: now) as stop:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert not stop.is_set()
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        now += LOOK_SECONDS
         assert not stop.is_set()
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.is_set()
