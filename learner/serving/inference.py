@@ -66,7 +66,14 @@ class InferenceWorker:
             # Before the policy acts: what it then acts with is as new as can be.
             if not self._experience.wait_for_room():
                 return
-            self._act(batch)
+            with self._latency.measured():
+                answer = self._infer(batch)
+                with self._clock.busy():
+                    # Recorded before it is answered: the next step of an environment, which another
+                    # thread may have, must find this one stored.
+                    self._record(batch, answer)
+                    batch.reply(answer.action, answer.version)
+            self._note_load(answer)
 
     def act_at_once(self, batcher: Batcher) -> bool:
         """Answer what waits, in the caller's thread. Blocks for a publication of weights at most.
@@ -78,29 +85,24 @@ class InferenceWorker:
             batch = batcher.poll()
             if batch is None:
                 return True
-            self._act(batch)
+            with self._clock.busy():
+                with self._latency.measured():
+                    answer = self._policy(batch)
+                    # Answered before it is recorded: actors go on meanwhile, and this thread alone hears
+                    # of their next steps.
+                    batch.reply(answer.action, answer.version)
+                self._record(batch, answer)
+            self.load_seconds += self._clock.last_seconds * answer.efficiency
             batcher.give_back(batch)
         return False
 
-    def _act(self, batch: InferenceBatch) -> None:
-        with self._latency.measured():
-            # The clock runs from then on: to wait for a publication is no work.
-            with self._weights as version, self._clock.busy():
-                answer = self._policy(batch)
-            policy_seconds = self._clock.last_seconds
-            with self._clock.busy():
-                # Recorded before it is answered: an environment's next step must find this one
-                # stored.
-                self._record(_steps(batch, answer, version))
-                batch.reply(answer.action, version)
-        self.load_seconds += (policy_seconds + self._clock.last_seconds) * answer.efficiency
-
-    def _record(self, steps: Steps) -> None:
+    def _record(self, batch: InferenceBatch, answer: PolicyAnswer) -> None:
+        steps = _steps(batch, answer)
         self._episodes.observe(steps.slots, steps.reward, steps.flags)
         self._experience.append(steps)
 
 
-def _steps(batch: InferenceBatch, answer: PolicyAnswer, version: int) -> Steps:
+def _steps(batch: InferenceBatch, answer: PolicyAnswer) -> Steps:
     rows = slice(0, batch.size)
     return Steps(
         # As NumPy indexes by: converted here for all who do.

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -34,6 +35,10 @@ class Outbox(Protocol):
 
     def end(self, error: RequestError | None) -> None:
         """End the stream after that, with an error or well. Only the first end counts."""
+        ...
+
+    def listen(self) -> None:
+        """Let the next message come, if it is not asked for yet."""
         ...
 
 
@@ -89,6 +94,8 @@ class Leases:
     Everything but `statistics` and `sessions` runs on the event loop, so that no state here needs a
     lock; inference threads hand their answers over through a deque whose operations are atomic.
 
+    The loop goes round in turns: all messages that have come by now, then what is made of them together.
+
     `on_failure` hears of a failure that no client has caused.
     """
 
@@ -97,8 +104,12 @@ class Leases:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._by_token: dict[bytes, Lease] = {}
-        self._submitted_to: list[Lane] = []
-        """lanes that have steps which were not handed over yet"""
+        self._thread = threading.get_ident()
+        self._submitted: list[Lease] = []
+        """those with steps that were not handed over yet"""
+        self._handing_over = False
+        self._over: list[Lease] = []
+        """those that have ended, and whose last step has been answered, but maybe not recorded"""
         self._answers: deque[tuple[Lease, int, np.ndarray, int]] = deque()
         self._wakes = False
         self._ending = False
@@ -184,7 +195,7 @@ class Leases:
             lease.expiry = self._loop.call_later(self.lease_seconds, self._expire, lease)
 
     def submit(self, lease: Lease, sequence: int, request: Request) -> None:
-        """Note a step that was taken in, and have it answered."""
+        """Note a step that was taken in, and have it answered. At the turn's end its stream listens."""
         lane = lease.lane
         now = time.monotonic()
         lease.steps += len(request.slots)
@@ -192,12 +203,10 @@ class Leases:
         if lease.answered_at is not None and lane.trains:
             self._seconds_acting += now - lease.answered_at
         lane.submit(request)
-        # Handed over once all messages that have come by now are submitted: the loop's callbacks follow
-        # its events.
-        if not self._submitted_to:
+        # Handed over at the turn's end: the loop's callbacks follow its events.
+        if not self._submitted:
             self._loop.call_soon(self._hand_over)
-        if lane not in self._submitted_to:
-            self._submitted_to.append(lane)
+        self._submitted.append(lease)
 
     def end(self, lease: Lease, reason: LeaseEnd) -> None:
         """End the lease. Its slots are free once no inference batch holds a step of them. Idempotent."""
@@ -248,15 +257,22 @@ class Leases:
         }
 
     def _hand_over(self) -> None:
-        lanes, self._submitted_to = self._submitted_to, []
-        # What a lane answers at once is delivered here: it need not wake this thread.
-        self._wakes = True
+        submitted, self._submitted = self._submitted, []
+        self._handing_over = True
         try:
-            for lane in lanes:
+            for lane in dict.fromkeys(lease.lane for lease in submitted):
                 lane.hand_over()
+            for lease in submitted:
+                # What was answered at once listens already.
+                if lease.outbox is not None:
+                    lease.outbox.listen()
+            self._release_over()
+            # Once a batch: that is when there is work, and only this thread can ask.
+            self._cpu_seconds = time.thread_time()
         except Exception as error:  # noqa: BLE001 - asyncio would only log it, and the learner hang
             self._on_failure(error)
-        self.deliver()
+        finally:
+            self._handing_over = False
 
     def _expire(self, lease: Lease) -> None:
         self._counts["leases_expired"] += 1
@@ -274,6 +290,9 @@ class Leases:
 
     def _post(self, lease: Lease, sequence: int, actions: np.ndarray, version: int) -> None:
         """Bring an answer to the event loop. Called by who infers, in any thread."""
+        if self._handing_over and threading.get_ident() == self._thread:
+            self._answer(lease, sequence, actions, version)
+            return
         self._answers.append((lease, sequence, actions, version))
         # One wake-up drains all that has come by then, so the answers of a batch share one. The flag
         # falls before the draining begins: who still saw it up is drained.
@@ -288,8 +307,7 @@ class Leases:
         try:
             while self._answers:
                 self._answer(*self._answers.popleft())
-            # Once a batch: that is when there is work, and only this thread can ask.
-            self._cpu_seconds = time.thread_time()
+            self._release_over()
         except Exception as error:  # noqa: BLE001 - asyncio would only log it, and the learner hang
             self._on_failure(error)
 
@@ -300,4 +318,10 @@ class Leases:
         if lease.lane.trains:
             self._seconds_waiting += lease.answered_at - asked_at
         if lease.ended and lease.session.idle:
+            self._over.append(lease)
+
+    def _release_over(self) -> None:
+        while self._over:
+            lease = self._over.pop()
+            assert lease.ended is not None
             self._release(lease, lease.ended)

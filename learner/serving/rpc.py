@@ -31,6 +31,7 @@ class Rpc:
         self._status: tuple[grpc.StatusCode, str] | None = None
         self._statused = False
         self._broken = False
+        self._exchanging = False
         self._sent: asyncio.Future[None] | None = None
         self._start(self._ended, cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS))
 
@@ -59,6 +60,18 @@ class Rpc:
         else:
             self._send(message)
 
+    def send_and_receive(self, message: bytes, take: Callable[[bytes | None], None]) -> None:
+        """`send` and `receive`, where nothing else is sent (but a status) until the next message has
+        come. That takes gRPC one event instead of two."""
+        if self._sending or not self._begun or self._status is not None or self._broken:
+            self.send(message)
+            self.receive(take)
+            return
+        self._take = take
+        self._sending = self._exchanging = True
+        send = cygrpc.SendMessageOperation(message, _NO_FLAGS)
+        self._start(self._exchanged, send, cygrpc.ReceiveMessageOperation(_NO_FLAGS))
+
     @property
     def unsent(self) -> int:
         """Messages that wait for the client to read those before."""
@@ -83,6 +96,11 @@ class Rpc:
     def _received(self, event: Any) -> None:
         self._take(event.batch_operations[0].message())
 
+    def _exchanged(self, event: Any) -> None:
+        self._exchanging = False
+        self._message_sent(event)
+        self._take(event.batch_operations[1].message())
+
     def _send(self, message: bytes) -> None:
         self._sending = True
         operation = cygrpc.SendMessageOperation(message, _NO_FLAGS)
@@ -103,7 +121,8 @@ class Rpc:
         self._send_status()
 
     def _send_status(self) -> None:
-        if self._status is None or self._sending or self._statused or self._broken:
+        sending = self._sending and not self._exchanging
+        if self._status is None or sending or self._statused or self._broken:
             return
         self._statused = True
         code, details = self._status

@@ -227,13 +227,21 @@ class _Stream:
         self._record = record
         self._pace = Pace(max_message_rate)
         self._max_unread = 2 * len(lease.session.slots) + 16
+        self._listens = False
         self._half_closed = False
 
     def send(self, message: pb.ServerMessage) -> None:
-        if not self.ended.done():
-            self._record.sent(message)
-            self._rpc.send(message.SerializeToString())
+        if self.ended.done():
+            return
+        self._record.sent(message)
+        data = message.SerializeToString()
+        if self._listens or self._half_closed or not self.lease.session.idle:
+            self._rpc.send(data)
             self._end_half_closed()
+        else:
+            # Nothing is left to be answered, so that the next message comes before anything else is sent.
+            self._listens = True
+            self._rpc.send_and_receive(data, self._take)
 
     def end(self, error: RequestError | None) -> None:
         if not self.ended.done():
@@ -241,10 +249,13 @@ class _Stream:
 
     def listen(self) -> None:
         """Take in the next message, and so all that follow, until Close, the stream's end, a mistake, or
-        another stream goes on with the lease."""
-        self._rpc.receive(self._take)
+        another stream goes on with the lease. Nothing where it listens already."""
+        if not self._listens:
+            self._listens = True
+            self._rpc.receive(self._take)
 
     def _take(self, data: bytes | None) -> None:
+        self._listens = False
         lease = self.lease
         if self.ended.done() or lease.outbox is not self:
             return
@@ -265,8 +276,9 @@ class _Stream:
         if not goes_on:
             self.end(None)
         elif seconds := self._pace.too_early():
-            asyncio.get_running_loop().call_later(seconds, self.listen)
-        else:
+            self._listens = True
+            asyncio.get_running_loop().call_later(seconds, self._rpc.receive, self._take)
+        elif not lease.session.all_wait:
             self.listen()
 
     def _end_half_closed(self) -> None:

@@ -56,6 +56,12 @@ class Session:
         """Whether no step waits for its answer."""
         return not self._in_flight
 
+    @property
+    def all_wait(self) -> bool:
+        """Whether a step of all environments waits for its answer: before that, the client has no other
+        step to send."""
+        return isinstance(self._in_flight.get(self._newest), slice)
+
     def attach(self, deliver: Callable[[pb.ServerMessage], None]) -> None:
         """Go on in a new stream, to which `deliver` sends.
 
