@@ -5,7 +5,7 @@ takes a third of that. docs/decisions/0026-numpy.md says where it is used.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,8 +35,9 @@ class UnsupportedGraph(Exception):
 class NumpyGraph:
     """The function of a `Graph`, from arrays to arrays. One caller at a time.
 
-    It holds copies of the function's variables. Of those that the function only reads, `refresh` takes
-    the present values; those that it writes are its own from now on.
+    It holds copies of the function's variables. Of those that the function only reads, `present_weights`
+    has the values that they hold later, and `use` takes such over; those that it writes are its own from
+    now on.
 
     Random numbers have the distributions of TensorFlow's, and other values. Like those, they depend on
     the seeds in the graph alone.
@@ -57,9 +58,13 @@ class NumpyGraph:
         self.elements = builder.elements
         """that its other operations compute, for each row of its inputs"""
 
-    def refresh(self) -> None:
-        """Take over what the variables hold now."""
-        self._scope.update((name, variable.value()) for name, variable in self._weights.items())
+    def present_weights(self) -> Mapping[str, np.ndarray]:
+        """Copies of what the variables hold now, for `use`. Any thread may ask."""
+        return {name: variable.value() for name, variable in self._weights.items()}
+
+    def use(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Compute with these from the next call on. For the caller's thread."""
+        self._scope.update(weights)
 
     def __call__(self, *inputs: np.ndarray) -> dict[str, np.ndarray]:
         """The outputs for these inputs, by name. They may share memory with the inputs."""

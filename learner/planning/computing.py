@@ -82,7 +82,7 @@ def measure_compute(
     )
     weights.publish(0)
     calls = {
-        rows: _policy_call(policy, ready_batch(spec, rows, max_rows, slots), options, weights, seconds)
+        rows: _policy_call(policy, ready_batch(spec, rows, max_rows, slots), options, seconds)
         for rows in sizes
     }
     update = TracedUpdate(agent, policy.layout, options.sample_length, options.batch_size)
@@ -100,7 +100,6 @@ def _policy_call(
     policy: PolicyFunction,
     batch: InferenceBatch,
     options: LearnerOptions,
-    weights: PublishedWeights,
     seconds: float,
 ) -> Timed:
     """One policy call for the batch, recording included."""
@@ -118,7 +117,7 @@ def _policy_call(
 
     writer = UnrollWriter(pool, queue, rows)
     meters = BusyClock(), Durations()
-    InferenceWorker(policy, weights, *meters, EpisodeTracker(rows), writer).run(batches())
+    InferenceWorker(policy, *meters, EpisodeTracker(rows), writer).run(batches())
     return watch.per_turn()
 
 

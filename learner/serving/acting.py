@@ -91,9 +91,7 @@ class Acting:
         """Start the inference threads; every answered step goes to both."""
         for name, clock in self.clocks.items():
             latency = self._latencies[name]
-            self._workers.append(
-                InferenceWorker(self.policy, self._weights, clock, latency, episodes, experience)
-            )
+            self._workers.append(InferenceWorker(self.policy, clock, latency, episodes, experience))
         for name, worker in zip(self.clocks, self._workers[: self._num_threads], strict=False):
             threads.start(name, partial(worker.run, self.batcher))
         if self.policy.by_numpy:

@@ -11,7 +11,6 @@ from learner.serving.batcher import Batcher, InferenceBatch
 from learner.serving.policy_call import PolicyAnswer, PolicyFunction
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations
-from learner.training.weights import PublishedWeights
 
 
 class Experience(Protocol):
@@ -44,14 +43,12 @@ class InferenceWorker:
     def __init__(
         self,
         policy: PolicyFunction,
-        weights: PublishedWeights,
         clock: BusyClock,
         latency: Durations,
         episodes: EpisodeTracker,
         experience: Experience,
     ) -> None:
         self._policy = policy
-        self._weights = weights
         self._clock = clock
         self._latency = latency
         self._episodes = episodes
@@ -66,17 +63,16 @@ class InferenceWorker:
             # Before the policy acts: what it then acts with is as new as can be.
             if not self._experience.wait_for_room():
                 return
-            with self._latency.measured():
-                answer = self._infer(batch)
-                with self._clock.busy():
-                    # Recorded before it is answered: the next step of an environment, which another
-                    # thread may have, must find this one stored.
-                    self._record(batch, answer)
-                    batch.reply(answer.action, answer.version)
-            self._note_load(answer)
+            with self._clock.busy(), self._latency.measured():
+                answer = self._policy(batch)
+                # Recorded before it is answered: the next step of an environment, which another thread
+                # may have, must find this one stored.
+                self._record(batch, answer)
+                batch.reply(answer.action, answer.version)
+            self.load_seconds += self._clock.last_seconds * answer.efficiency
 
     def act_at_once(self, batcher: Batcher) -> bool:
-        """Answer what waits, in the caller's thread. Blocks for a publication of weights at most.
+        """Answer what waits, in the caller's thread, which alone submits.
 
         Returns:
             False if something is left, for which there is no room in the experience.
@@ -111,6 +107,6 @@ def _steps(batch: InferenceBatch, answer: PolicyAnswer) -> Steps:
         reward=batch.reward[rows],
         flags=batch.flags[rows],
         record=answer.record,
-        version=version,
+        version=answer.version,
         state_before=answer.state_before,
     )

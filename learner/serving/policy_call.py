@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -76,8 +77,18 @@ class PolicyAnswer(NamedTuple):
     """[n, ...] each"""
     state_before: Callable[[np.ndarray], State]
     """from row indices to the memory before those rows"""
+    version: int
+    """training version of the weights"""
     efficiency: float
     """of a call for n rows, see `efficiencies`"""
+
+
+class _Published(NamedTuple):
+    """Weights for NumPy."""
+
+    version: int
+    weights: Mapping[str, np.ndarray]
+    """by their names in the graph"""
 
 
 class _Inputs(NamedTuple):
@@ -95,14 +106,14 @@ class PolicyFunction:
     """`Policy.act` over the state tables: traced once for every batch size, and warmed. NumPy computes
     it; or TensorFlow, for which batches are padded to buckets.
 
-    Random numbers are made of `seed` and the number of the call. `_lock` guards that, and is held while
-    NumPy computes.
+    Random numbers are made of `seed` and the number of the call. `_lock` guards that, and what NumPy
+    computes with; it is held while that computes. `_published` is replaced by the publisher's thread, a
+    tuple at a time: NumPy waits for no publication.
 
     Args:
         policy: acts.
         observation: of its environments.
-        weights: publishes to the policy's variables, and is held still in each call; None if nobody
-            changes them.
+        weights: publishes to the policy's variables; None if nobody changes them.
         num_slots: environments served at once.
         max_rows: most rows of a call.
         seed: of the policy's samples.
@@ -125,6 +136,7 @@ class PolicyFunction:
         weights: PublishedWeights | None = None,
         engine: PolicyEngine = "auto",
     ) -> None:
+        self._weights = weights or PublishedWeights(lambda: None)
         self._tables = StateTables(policy.state_specs, num_slots)
         self._calls = 0
         self._lock = threading.Lock()
@@ -138,8 +150,9 @@ class PolicyFunction:
         self._record_outputs = [(name, f"record/{name}") for name in self.layout.record]
         self._state_outputs = [(name, f"state/{name}") for name in self.layout.state]
         self._numpy = _numpy_graph(self._call, engine, max_rows)
-        if self._numpy and weights:
-            weights.add_copy(self._numpy.refresh)
+        self._published = self._used = _Published(self._weights.version, {})
+        if self._numpy:
+            self._weights.follow(partial(self._follow, self._numpy))
         # Inputs for a GPU are copied there at each call. What TensorFlow shares is no bools, and not
         # nothing, which it aborts the process for.
         self._shares = not _accelerated() and all(
@@ -181,8 +194,9 @@ class PolicyFunction:
         if self._numpy:
             return self._compute(self._numpy, batch)
         size = batch.size
-        # Counted here, not by a variable: two threads could read one value of that.
-        outputs = self._run(batch, self._bucket_of[size], self._next_call())
+        with self._weights as version:
+            # Counted here, not by a variable: two threads could read one value of that.
+            outputs = self._run(batch, self._bucket_of[size], self._next_call())
         return PolicyAnswer(
             # It is sent after the batch's turn.
             action=np.array(outputs["action"])[:size],
@@ -190,12 +204,20 @@ class PolicyFunction:
             state_before=lambda rows: {
                 name: tf.gather(outputs[output], rows).numpy() for name, output in self._state_outputs
             },
+            version=version,
             efficiency=self.efficiency[size],
         )
+
+    def _follow(self, graph: NumpyGraph, version: int) -> None:
+        self._published = _Published(version, graph.present_weights())
 
     def _compute(self, graph: NumpyGraph, batch: InferenceBatch) -> PolicyAnswer:
         size = batch.size
         with self._lock:
+            published = self._published
+            if published is not self._used:
+                graph.use(published.weights)
+                self._used = published
             batch.set_call(self._calls)
             self._calls += 1
             outputs = graph(*(leaf[:size] for leaf in batch.observation), batch.rows[:, :size])
@@ -206,6 +228,7 @@ class PolicyFunction:
             state_before=lambda rows: {
                 name: outputs[output][rows] for name, output in self._state_outputs
             },
+            version=published.version,
             efficiency=self.efficiency[size],
         )
 

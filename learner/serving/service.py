@@ -239,7 +239,7 @@ class _Stream:
             self._rpc.send(data)
             self._end_half_closed()
         else:
-            # Nothing is left to be answered, so that the next message comes before anything else is sent.
+            # Nothing is left to be answered: the next message comes before anything else is sent.
             self._listens = True
             self._rpc.send_and_receive(data, self._take)
 

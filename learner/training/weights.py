@@ -16,6 +16,8 @@ class PublishedWeights:
     while there are readers. The property `version` alone reads without either: one integer, which may
     be that of a publication under way.
 
+    Who acts with something made of the variables follows them (`follow`) instead, and waits for nobody.
+
     Args:
         copy: copies the variables.
         version: training version of what they hold now.
@@ -23,6 +25,7 @@ class PublishedWeights:
 
     def __init__(self, copy: Callable[[], object], version: int = 0) -> None:
         self._copy = copy
+        self._followers: list[Callable[[int], object]] = []
         self._version = version
         self._readers = 0
         self._publishing = False
@@ -33,15 +36,10 @@ class PublishedWeights:
         """Training version that inference acts with."""
         return self._version
 
-    def add_copy(self, copy: Callable[[], object]) -> None:
-        """Call this too at each publication, once the variables are copied. Before any thread reads."""
-        first = self._copy
-
-        def both() -> None:
-            first()
-            copy()
-
-        self._copy = both
+    def follow(self, copied: Callable[[int], object]) -> None:
+        """Call this with the version after each publication, in the publisher's thread, while others may
+        read. Before the first one."""
+        self._followers.append(copied)
 
     def __enter__(self) -> int:
         """Hold the weights still, until the end of the context; gives their version."""
@@ -70,6 +68,8 @@ class PublishedWeights:
             with self._changed:
                 self._publishing = False
                 self._changed.notify_all()
+        for copied in self._followers:
+            copied(version)
 
 
 def variable_copier(source: Sequence[Any], target: Sequence[Any]) -> Callable[[], object]:
