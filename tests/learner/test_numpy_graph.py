@@ -212,7 +212,7 @@ def test_variables_are_read_at_a_refresh_alone() -> None:
     weight.assign(5.0)
     assert numpy(x)["w"] == 2
     np.testing.assert_allclose(numpy(x)["y"], 2 * x)
-    numpy.refresh()
+    numpy.use(numpy.present_weights())
     np.testing.assert_allclose(numpy(x)["y"], 5 * x)
     np.testing.assert_allclose(numpy(x)["z"], [5, 10, 15, 20])
 
@@ -247,7 +247,7 @@ def test_variables_that_are_written_are_its_own() -> None:
     table.assign(tf.fill((4, 2), 100.0))
     kept = []
     for slots in ([0, 2], [2], [], [1, 2, 3]):
-        numpy.refresh()
+        numpy.use(numpy.present_weights())
         index = np.array(slots, np.int32)
         found, expected = numpy(index), graph(tf.constant(index))
         kept.append((found, {name: value.numpy() for name, value in expected.items()}))

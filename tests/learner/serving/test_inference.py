@@ -10,7 +10,7 @@ from learner.experience.unrolls import Steps
 from learner.flags import LeaseEnd
 from learner.serving.batcher import Batcher, InferenceBatch, Request
 from learner.serving.inference import InferenceWorker
-from learner.serving.policy_call import PolicyAnswer
+from learner.serving.policy_call import PolicyAnswer, PolicyFunction
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations
 from learner.training.weights import PublishedWeights
@@ -32,22 +32,18 @@ class Story:
         self._room = room
 
     def run(self, *batches: InferenceBatch, policy: Any = None) -> InferenceWorker:
-        worker = InferenceWorker(
-            policy or make_function(),
-            self.weights,
-            self.clock,
-            self.latency,
-            self.episodes,
-            self,
-        )
+        worker = self._worker(policy or self.function())
         worker.run(batches)
         return worker
 
     def at_once(self, batcher: Batcher) -> bool:
-        worker = InferenceWorker(
-            make_function(), self.weights, self.clock, self.latency, self.episodes, self
-        )
-        return worker.act_at_once(batcher)
+        return self._worker(self.function()).act_at_once(batcher)
+
+    def function(self) -> PolicyFunction:
+        return make_function(weights=self.weights)
+
+    def _worker(self, policy: Any) -> InferenceWorker:
+        return InferenceWorker(policy, self.clock, self.latency, self.episodes, self)
 
     def batcher(self, *slots: int, max_rows: int = 4) -> Batcher:
         """With one request of a row for each of the slots."""
@@ -145,22 +141,12 @@ def test_it_ends_unanswered_when_nothing_can_be_recorded_any_more() -> None:
     assert story.episodes.env_steps == story.episodes.episodes == 0
 
 
-def test_the_weights_are_held_while_acting_and_free_while_recording() -> None:
-    function = make_function()
-    held: list[tuple[str, int]] = []
-
-    def policy(batch: InferenceBatch) -> PolicyAnswer:
-        held.append(("acting", story.weights._readers))
-        return function(batch)
-
-    def keep(steps: Steps) -> None:
-        held.append(("recording", story.weights._readers))
-        story.weights.publish(6)  # Would deadlock if they were still held.
-
-    story = Story(keep)
-    story.run(story.batch([1], [10]), policy=policy)
-    assert held == [("acting", 1), ("recording", 0)]
+def test_the_weights_are_free_while_recording() -> None:
+    # Would deadlock if they were still held.
+    story = Story(lambda steps: story.weights.publish(6))
+    story.run(story.batch([1], [10]))
     assert story.events[-1] == ("answered", ([10], 5))
+    assert story.weights.version == 6
 
 
 def test_waiting_for_room_is_not_work() -> None:
@@ -177,7 +163,7 @@ def test_load_is_the_time_that_the_rows_need_in_efficient_calls() -> None:
     story = Story(lambda steps: now.__setitem__(0, now[0] + 1.0))
     story.clock = BusyClock(lambda: now[0])
     story.wait_for_room = lambda: now.__setitem__(0, now[0] + 3.0) or True  # type: ignore[method-assign]
-    function = make_function()
+    function = story.function()
     function.efficiency = [0.0, 0.25, 0.5]
     worker = story.run(story.batch([1], [10]), story.batch([2, 3], [20, 30]), policy=function)
     # A second of work each, whatever was waited for.
@@ -199,12 +185,13 @@ def test_who_submits_can_have_all_that_waits_answered_at_once() -> None:
     story = Story()
     batcher = story.batcher(1, 2, 3, max_rows=2)
     assert story.at_once(batcher)
+    # Answered before it is recorded: actors go on meanwhile.
     assert story.events == [
-        ("recorded", [1, 2]),
         ("answered", ([10], 5)),
         ("answered", ([20], 5)),
-        ("recorded", [3]),
+        ("recorded", [1, 2]),
         ("answered", ([30], 5)),
+        ("recorded", [3]),
     ]
     assert story.at_once(batcher), "there is nothing left"
     assert len(story.events) == 5

@@ -343,3 +343,100 @@ def test_what_is_no_message_of_theirs_is_the_clients_fault(
     call = health_call(served, requests)
     assert ended(call) == (grpc.StatusCode.INVALID_ARGUMENT, details)
     assert not caplog.records
+
+
+# An answer, and the next message with it ---------------------------------------------------------
+
+
+def exchanging(
+    answered: Callable[[Rpc, int], None] = lambda rpc, count: None,
+) -> Callable[[Rpc], Awaitable[None]]:
+    """Answers each message with itself and asks for the next one in the same breath; `answered` hears of
+    each."""
+
+    async def handle(rpc: Rpc) -> None:
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        count = 0
+
+        def take(message: bytes | None) -> None:
+            nonlocal count
+            if message is None:
+                if not over.done():
+                    over.set_result(None)
+                return
+            count += 1
+            rpc.send_and_receive(message, take)
+            answered(rpc, count)
+
+        rpc.receive(take)
+        await over
+
+    return handle
+
+
+def test_an_answer_and_the_wait_for_the_next_message_are_one(served: Served) -> None:
+    served.handler = exchanging()
+    messages = [bytes([number % 256]) * 3000 for number in range(500)]
+    call = served.call(messages)
+    assert list(call) == messages
+    assert ended(call) == (grpc.StatusCode.OK, "")
+    assert served.failures == []
+
+
+def test_a_status_does_not_wait_for_the_next_message(served: Served) -> None:
+    def end(rpc: Rpc, count: int) -> None:
+        if count == 2:
+            rpc.finish(grpc.StatusCode.ABORTED, "that is all")
+            rpc.send(b"not this")
+
+    served.handler = exchanging(end)
+    with Said() as said:
+        call = served.call(said)  # type: ignore[arg-type]
+        for message in (b"one", b"two"):
+            said.say(message)
+            assert next(call) == message
+        with pytest.raises(grpc.RpcError):
+            next(call)
+        assert ended(call) == (grpc.StatusCode.ABORTED, "that is all")
+    assert served.failures == []
+
+
+def test_a_client_that_goes_away_while_its_next_message_is_awaited_leaves_nothing(
+    served: Served,
+) -> None:
+    served.handler = exchanging()
+    with Said() as said:
+        call = served.call(said)  # type: ignore[arg-type]
+        said.say(b"one")
+        assert next(call) == b"one"
+        call.cancel()
+    assert list(served.call([b"another"])) == [b"another"]
+    assert served.failures == []
+
+
+def test_who_does_not_read_is_not_read_from(served: Served) -> None:
+    unsent: list[int] = []
+    served.handler = exchanging(lambda rpc, count: unsent.append(rpc.unsent))
+    large = bytes(1 << 20)
+    call = served.call([large] * 50)
+    assert [next(call) for _ in range(50)] == [large] * 50
+    assert unsent == [0] * 50, "what it is sent piles up"
+
+
+class Said:
+    """Messages of a client that is heard, until the context ends."""
+
+    def __init__(self) -> None:
+        self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def __enter__(self) -> "Said":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._messages.put(None)
+
+    def say(self, message: bytes) -> None:
+        self._messages.put(message)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._messages.get, None)

@@ -92,6 +92,10 @@ class Call:
         self._unsent.append(message)
         self._deliver()
 
+    def send_and_receive(self, message: bytes, take: Callable[[bytes | None], None]) -> None:
+        self.receive(take)
+        self.send(message)
+
     @property
     def unsent(self) -> int:
         return max(len(self._unsent) - 1, 0)
