@@ -31,7 +31,10 @@ class Rpc:
         self._status: tuple[grpc.StatusCode, str] | None = None
         self._statused = False
         self._broken = False
+        self._asks = False
+        """for the next message, with the last of those that wait to be sent"""
         self._exchanging = False
+        """by one operation that sends, and then receives"""
         self._sent: asyncio.Future[None] | None = None
         self._start(self._ended, cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS))
 
@@ -63,14 +66,12 @@ class Rpc:
     def send_and_receive(self, message: bytes, take: Callable[[bytes | None], None]) -> None:
         """`send` and `receive`, where nothing else is sent (but a status) until the next message has
         come. That takes gRPC one event instead of two."""
-        if self._sending or not self._begun or self._status is not None or self._broken:
-            self.send(message)
+        if self._status is not None or self._broken:
             self.receive(take)
             return
         self._take = take
-        self._sending = self._exchanging = True
-        send = cygrpc.SendMessageOperation(message, _NO_FLAGS)
-        self._start(self._exchanged, send, cygrpc.ReceiveMessageOperation(_NO_FLAGS))
+        self._asks = True
+        self.send(message)
 
     @property
     def unsent(self) -> int:
@@ -99,17 +100,20 @@ class Rpc:
     def _exchanged(self, event: Any) -> None:
         self._exchanging = False
         self._message_sent(event)
-        self._take(event.batch_operations[1].message())
+        self._take(event.batch_operations[-1].message())
 
     def _send(self, message: bytes) -> None:
         self._sending = True
-        operation = cygrpc.SendMessageOperation(message, _NO_FLAGS)
-        if self._begun:
-            self._start(self._message_sent, operation)
-        else:
+        operations = [cygrpc.SendMessageOperation(message, _NO_FLAGS)]
+        if not self._begun:
             self._begun = True
-            begin = cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS)
-            self._start(self._message_sent, begin, operation)
+            operations.insert(0, cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS))
+        if self._asks and not self._unsent:
+            self._asks, self._exchanging = False, True
+            self._start(self._exchanged, *operations, cygrpc.ReceiveMessageOperation(_NO_FLAGS))
+            self._send_status()  # Which does not wait for what comes.
+        else:
+            self._start(self._message_sent, *operations)
 
     def _message_sent(self, event: object) -> None:
         self._sending = False

@@ -423,6 +423,24 @@ def test_who_does_not_read_is_not_read_from(served: Served) -> None:
     assert unsent == [0] * 50, "what it is sent piles up"
 
 
+def test_what_waits_to_be_sent_goes_before_the_answer_and_the_status_after_it(served: Served) -> None:
+    async def many(rpc: Rpc) -> None:
+        for number in range(100):
+            rpc.send(bytes([number]) * 1000)
+        rpc.send_and_receive(b"answer", lambda message: None)
+        rpc.finish(grpc.StatusCode.ABORTED, "that is all")
+
+    served.handler = many
+    with Said() as said:
+        call = served.call(said)  # type: ignore[arg-type]
+        received = [next(call) for _ in range(101)]
+        assert received[:100] == [bytes([number]) * 1000 for number in range(100)]
+        assert received[100] == b"answer"
+        with pytest.raises(grpc.RpcError):
+            next(call)
+        assert ended(call) == (grpc.StatusCode.ABORTED, "that is all")
+
+
 class Said:
     """Messages of a client that is heard, until the context ends."""
 
