@@ -107,6 +107,7 @@ class Learner:
             engine=options.policy_engine,
             clip_observations=options.clip_observations,
         )
+        logger.info("actions are computed by %s", self._acting.computed_by)
         self.episodes = EpisodeTracker(slots, stop_return=options.stop_return)
         if restored:
             self.episodes.restore(restored.require("episodes"))

@@ -36,8 +36,9 @@ class LearnerOptions(AgentOptions):
     )
     reproducible: bool = option(
         False,
-        "the same seed gives the same weights, bit by bit: one actor, whose acting waits for learning "
-        "and the other way round, and TensorFlow's deterministic operations; slower",
+        "the same seed gives the same weights, bit by bit, with the same versions of packages: one "
+        "actor, whose acting waits for learning and the other way round, and TensorFlow's deterministic "
+        "operations; slower",
     )
     logdir: str | None = option(None, "run directory; if not given, runs/ENV-AGENT-TIME")
     listen: str | None = option(
@@ -96,7 +97,9 @@ class LearnerOptions(AgentOptions):
         at_least=0,
         at_most=65_536,
     )
-    inference_threads: int = option(1, "threads that call the policy", at_least=1, at_most=64)
+    inference_threads: int = option(
+        1, "threads that call the policy, where TensorFlow computes it", at_least=1, at_most=64
+    )
     policy_engine: Literal["auto", "numpy", "tensorflow"] = option(
         "auto",
         "what computes actions: numpy in the thread that receives observations, tensorflow in inference "

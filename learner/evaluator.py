@@ -84,7 +84,7 @@ class Evaluator:
         self._kept = 0
 
     def clocks(self) -> dict[str, BusyClock]:
-        """What each of its inference threads is busy with, by its name."""
+        """What each thread is busy with that infers for it, by its name."""
         return self._acting.clocks
 
     def lane(self) -> Lane:

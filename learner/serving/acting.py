@@ -71,8 +71,9 @@ class Acting:
         # One is enough to wait for room.
         self._num_threads = 1 if self.policy.by_numpy else num_threads
         names = [f"{name} {index}" for index in range(self._num_threads)]
-        if self.policy.by_numpy:
-            names.append(f"{name} (event loop)")
+        self._event_loop = f"{name} (event loop)" if self.policy.by_numpy else None
+        if self._event_loop is not None:
+            names.append(self._event_loop)
         self.batcher = Batcher(
             spec.observation, max_rows=max_rows, scratch_slot=num_slots, consumers=len(names)
         )
@@ -83,6 +84,13 @@ class Acting:
         self._at_once: InferenceWorker | None = None
 
     @property
+    def computed_by(self) -> str:
+        """What computes the actions, and where, for people."""
+        if self._event_loop is not None:
+            return "NumPy in the event loop"
+        return f"TensorFlow in {self._num_threads} inference thread{'s' * (self._num_threads > 1)}"
+
+    @property
     def layout(self) -> Layout:
         """What a step of this policy consists of."""
         return self.policy.layout
@@ -90,12 +98,12 @@ class Acting:
     def start(self, threads: Threads, episodes: EpisodeTracker, experience: Experience) -> None:
         """Start the inference threads; every answered step goes to both."""
         for name, clock in self.clocks.items():
-            latency = self._latencies[name]
-            self._workers.append(InferenceWorker(self.policy, clock, latency, episodes, experience))
-        for name, worker in zip(self.clocks, self._workers[: self._num_threads], strict=False):
-            threads.start(name, partial(worker.run, self.batcher))
-        if self.policy.by_numpy:
-            self._at_once = self._workers[-1]
+            worker = InferenceWorker(self.policy, clock, self._latencies[name], episodes, experience)
+            self._workers.append(worker)
+            if name == self._event_loop:
+                self._at_once = worker
+            else:
+                threads.start(name, partial(worker.run, self.batcher))
 
     def lane(self, experience: Experience, *, trains: bool = True) -> Lane:
         """Where the sessions go; `experience` hears of the leases that end."""

@@ -63,13 +63,17 @@ class InferenceWorker:
             # Before the policy acts: what it then acts with is as new as can be.
             if not self._experience.wait_for_room():
                 return
-            with self._clock.busy(), self._latency.measured():
-                answer = self._policy(batch)
-                # Recorded before it is answered: the next step of an environment, which another thread
-                # may have, must find this one stored.
-                self._record(batch, answer)
-                batch.reply(answer.action, answer.version)
-            self.load_seconds += self._clock.last_seconds * answer.efficiency
+            with self._latency.measured():
+                # The clock runs from then on: to wait for a publication is no work.
+                with self._policy.still_weights(), self._clock.busy():
+                    answer = self._policy(batch)
+                policy_seconds = self._clock.last_seconds
+                with self._clock.busy():
+                    # Recorded before it is answered: the next step of an environment, which another
+                    # thread may have, must find this one stored.
+                    self._record(batch, answer)
+                    batch.reply(answer.action, answer.version)
+            self.load_seconds += (policy_seconds + self._clock.last_seconds) * answer.efficiency
 
     def act_at_once(self, batcher: Batcher) -> bool:
         """Answer what waits, in the caller's thread, which alone submits.

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import accumulate
 from typing import Literal, NamedTuple
@@ -164,6 +165,11 @@ class PolicyFunction:
         """Whether NumPy computes it: then a call is short, and waits for no other thread."""
         return self._numpy is not None
 
+    def still_weights(self) -> AbstractContextManager[object]:
+        """Where weights are published, the call is made in this context: nothing changes in the middle
+        of it. NumPy needs none, for it has copies."""
+        return nullcontext() if self._numpy else self._weights
+
     def warm_up(self, batch: InferenceBatch) -> None:
         """Run every bucket on padding, so that no actor waits for what the first call prepares; and once
         more, to see how long it takes."""
@@ -194,9 +200,8 @@ class PolicyFunction:
         if self._numpy:
             return self._compute(self._numpy, batch)
         size = batch.size
-        with self._weights as version:
-            # Counted here, not by a variable: two threads could read one value of that.
-            outputs = self._run(batch, self._bucket_of[size], self._next_call())
+        # Counted here, not by a variable: two threads could read one value of that.
+        outputs = self._run(batch, self._bucket_of[size], self._next_call())
         return PolicyAnswer(
             # It is sent after the batch's turn.
             action=np.array(outputs["action"])[:size],
@@ -204,7 +209,7 @@ class PolicyFunction:
             state_before=lambda rows: {
                 name: tf.gather(outputs[output], rows).numpy() for name, output in self._state_outputs
             },
-            version=version,
+            version=self._weights.version,
             efficiency=self.efficiency[size],
         )
 

@@ -255,8 +255,10 @@ class _Stream:
             self._rpc.receive(self._take)
 
     def _take(self, data: bytes | None) -> None:
-        self._listens = False
         lease = self.lease
+        # What is answered meanwhile asks for no message before its time.
+        seconds = self._pace.too_early()
+        self._listens = seconds > 0
         if self.ended.done() or lease.outbox is not self:
             return
         if data is None:
@@ -275,8 +277,7 @@ class _Stream:
             return
         if not goes_on:
             self.end(None)
-        elif seconds := self._pace.too_early():
-            self._listens = True
+        elif seconds:
             asyncio.get_running_loop().call_later(seconds, self._rpc.receive, self._take)
         elif not lease.session.all_wait:
             self.listen()

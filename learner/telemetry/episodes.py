@@ -39,7 +39,7 @@ class Episode(NamedTuple):
 class EpisodeTracker:
     """What the environments earn, by slot.
 
-    Inference threads call `observe`; anyone may read. An episode counts if it was seen from its first
+    Who infers calls `observe`; anyone may read. An episode counts if it was seen from its first
     row: one that a former lease left unfinished would report a part of its return as the whole.
     Environment steps are counted in any case, since they were executed.
 

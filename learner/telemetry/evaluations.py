@@ -38,7 +38,7 @@ class Evaluations:
     counts if it began in the round, and each environment has the same number of them to play: the
     first to come would be the short ones.
 
-    The training thread begins rounds, the lane's inference thread plays them. `_lock` guards every
+    The training thread begins rounds, who infers for the lane plays them. `_lock` guards every
     field.
     """
 

@@ -1,4 +1,4 @@
-"""Versioned weights: what training has learned, handed to inference between batches."""
+"""Versioned weights: what training has learned, handed to inference between its batches."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -37,8 +37,8 @@ class PublishedWeights:
         return self._version
 
     def follow(self, copied: Callable[[int], object]) -> None:
-        """Call this with the version after each publication, in the publisher's thread, while others may
-        read. Before the first one."""
+        """Call this with the version after each publication from now on, in the publisher's thread,
+        while others may read. Before there are threads that publish."""
         self._followers.append(copied)
 
     def __enter__(self) -> int:

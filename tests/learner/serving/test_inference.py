@@ -158,6 +158,21 @@ def test_waiting_for_room_is_not_work() -> None:
     assert story.clock.busy_fraction() == 1 / (1 + 3)
 
 
+def test_waiting_for_a_publication_is_not_work() -> None:
+    now = [0.0]
+
+    class Slow(PublishedWeights):
+        def __enter__(self) -> int:
+            now[0] += 3.0
+            return super().__enter__()
+
+    story = Story(lambda steps: now.__setitem__(0, now[0] + 1.0))
+    story.weights = Slow(lambda: None, version=5)
+    story.clock = BusyClock(lambda: now[0])
+    story.run(story.batch([1], [10]), story.batch([2], [20]))
+    assert story.clock.busy_fraction() == 1 / (1 + 3)
+
+
 def test_load_is_the_time_that_the_rows_need_in_efficient_calls() -> None:
     now = [0.0]
     story = Story(lambda steps: now.__setitem__(0, now[0] + 1.0))
@@ -171,12 +186,16 @@ def test_load_is_the_time_that_the_rows_need_in_efficient_calls() -> None:
 
 
 def test_a_policy_that_fails_ends_the_worker_and_holds_nothing() -> None:
-    def policy(batch: InferenceBatch) -> PolicyAnswer:
-        raise ValueError("boom")
+    class Policy:
+        def still_weights(self) -> PublishedWeights:
+            return story.weights
+
+        def __call__(self, batch: InferenceBatch) -> PolicyAnswer:
+            raise ValueError("boom")
 
     story = Story()
     with pytest.raises(ValueError, match="boom"):
-        story.run(story.batch([1], [10]), policy=policy)
+        story.run(story.batch([1], [10]), policy=Policy())
     assert story.events == [("room", True)]
     story.weights.publish(6)
 

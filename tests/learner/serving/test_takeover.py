@@ -18,6 +18,7 @@ from learner.serving.leases import Lane
 from learner.serving.service import InferenceService
 from learner.serving.slots import Slots
 from protos import inference_pb2 as pb
+from protos.errors import RunEnded
 from tests.fakes import SPEC, answer
 from tests.learner.serving.wire import opening, step
 
@@ -56,6 +57,11 @@ class Call:
         opened: pb.Opened = self.sent.pop().opened
         return opened
 
+    @property
+    def listens(self) -> bool:
+        """Whether it is asked for the next message."""
+        return self._take is not None
+
     def actions(self) -> list[tuple[int, list[int]]]:
         """Sequence and actions of the answers so far."""
         return [
@@ -85,6 +91,7 @@ class Call:
         return await message
 
     def receive(self, take: Callable[[bytes | None], None]) -> None:
+        assert self._take is None, "one at a time"
         self._take = take
 
     def send(self, message: bytes) -> None:
@@ -117,7 +124,7 @@ async def settle() -> None:
 class Learner:
     """A service with one lane, without a server."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_message_rate: int = 0) -> None:
         self.slots = Slots(CAPACITY)
         self.requests: list[Request] = []
         self.handed_over: list[int] = []
@@ -126,7 +133,9 @@ class Learner:
         self.failures: list[BaseException] = []
         self.hand_over: Callable[[], object] = lambda: self.handed_over.append(len(self.requests))
         self.drop: Callable[[np.ndarray], object] = lambda slots: self.dropped.append(slots.tolist())
-        self.service = InferenceService(lease_seconds=60.0, on_failure=self.failures.append)
+        self.service = InferenceService(
+            lease_seconds=60.0, on_failure=self.failures.append, max_message_rate=max_message_rate
+        )
         lane = Lane(
             spec=SPEC,
             slots=self.slots,
@@ -320,11 +329,66 @@ def test_what_was_answered_before_a_close_is_sent_before_it() -> None:
         await stream.open()
         await stream.bring(step(1, 10))
         answer(learner.requests[0])  # And the loop has not yet gone round.
-        assert stream._take is not None
-        stream._take(pb.ClientMessage(close=pb.Close()).SerializeToString())
+        assert stream.listens
+        stream.arrive(pb.Close())
         await stream.task
         assert stream.actions() == [(1, [10])]
         assert learner.dropped == [[0]]
+
+    run(story)
+
+
+def test_an_answer_asks_for_no_message_before_its_time() -> None:
+    async def story() -> None:
+        learner = Learner(max_message_rate=2)
+        stream = Call(learner.service)
+        await stream.open()
+        await stream.bring(step(1, 10))
+        await learner.answer(0)
+        assert stream.listens
+        await stream.bring(step(1, 10))  # sent again, and so answered again
+        assert stream.actions() == [(1, [10])] * 2
+        assert not stream.listens
+
+    asyncio.run(story())
+
+
+def test_who_steps_all_environments_is_listened_to_again_once_it_is_answered() -> None:
+    async def story(learner: Learner) -> None:
+        stream = Call(learner.service)
+        await stream.open(num_environments=2)
+        stream.arrive(step(1, 10, 11))
+        assert not stream.listens, "it has nothing to say"
+        await settle()
+        assert stream.listens, "it may close"
+        await learner.answer(0)
+        stream.arrive(step(2, 20, environments=[0]))
+        assert stream.listens, "it may step the other one"
+        await settle()
+        await learner.answer(1)
+        assert stream.actions() == [(1, [10, 11]), (2, [20])]
+
+    run(story)
+
+
+def test_an_ended_lease_is_dropped_after_its_last_step_is_recorded() -> None:
+    async def story(learner: Learner) -> None:
+        stream = Call(learner.service)
+        await stream.open()
+        events: list[str] = []
+
+        def hand_over() -> None:
+            (request,) = learner.requests
+            answer(request)
+            events.append("recorded")
+
+        learner.hand_over = hand_over
+        learner.drop = lambda slots: events.append("dropped")
+        await settle()
+        stream.arrive(step(1, 10))
+        learner.service.end_streams(RunEnded("the run has ended"))
+        await settle()
+        assert events == ["recorded", "dropped"]
 
     run(story)
 
