@@ -12,8 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +21,7 @@ from learner.telemetry.statistics import Clock, Durations, Histogram, Spread
 from protos.specs import ArraySpec
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One step message of n environments, checked and ready to be answered.
 
     The arrays may be views of the message: the batcher copies them once.

@@ -195,6 +195,8 @@ def test_the_event_loops_work_is_reported_beside_the_threads() -> None:
     story = Story(num_threads=2, engine="numpy")
     names = ["inference thread 0", "inference thread (event loop)"]
     assert list(story.acting.clocks) == names, "one thread is enough to wait"
+    assert story.acting.computed_by == "NumPy in the event loop"
+    assert Story(num_threads=2).acting.computed_by == "TensorFlow in 2 inference threads"
     story.start()
     story.ask([0], [10], LEASE_START)
     assert story.acting.clocks[names[1]].busy_seconds() > 0
