@@ -401,9 +401,11 @@ def _softplus(operation: Any, constants: Sequence[np.ndarray | None]) -> Functio
 
 
 def _sigmoid(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    # By the hyperbolic tangent, which cannot overflow and which NumPy computes several values at once.
-    half = _dtype(operation.outputs[0].dtype, operation).type(0.5)
-    return lambda x: np.tanh(x * half) * half + half
+    # By the hyperbolic tangent, as quick, what is near 0 would have no digits left. In float16 the
+    # exponential would be infinite where there is still a result.
+    dtype = _dtype(operation.outputs[0].dtype, operation)
+    one, wide = dtype.type(1), np.promote_types(dtype, np.float32)
+    return lambda x: (one / (one + np.exp(-x, dtype=wide))).astype(dtype, copy=False)
 
 
 def _rsqrt(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
