@@ -4,8 +4,8 @@ TensorFlow takes 100 us and more for the smallest function, whatever is in it. F
 takes a third of that. docs/decisions/0026-numpy.md says where it is used.
 """
 
-import math
 from collections.abc import Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,12 +24,22 @@ from learner.numpy_operations import (
     Unsupported,
     check_dtypes,
     function_of,
+    terms_of,
     value_of,
 )
 
 
 class UnsupportedGraph(Exception):
     """The function has operations that NumPy is not used for. Its text names them."""
+
+
+class Work(NamedTuple):
+    """What a call computes."""
+
+    multiply_adds: int
+    """of its matrix products"""
+    elements: int
+    """of its other operations' results, but of none that only arranges what there is"""
 
 
 class NumpyGraph:
@@ -52,11 +62,9 @@ class NumpyGraph:
             raise UnsupportedGraph(", ".join(sorted(builder.unsupported)))
         self._weights = builder.weights
         self._scope = builder.scope
+        self._inputs = builder.inputs
+        self._operations = builder.operations
         self._call = builder.compiled(sorted(graph.outputs))
-        self.multiply_adds = builder.multiply_adds
-        """of its matrix products, for each row of its inputs"""
-        self.elements = builder.elements
-        """that its other operations compute, for each row of its inputs"""
 
     def present_weights(self) -> Mapping[str, np.ndarray]:
         """Copies of what the variables hold now, for `use`. Any thread may ask."""
@@ -66,9 +74,23 @@ class NumpyGraph:
         """Compute with these from the next call on. For the caller's thread."""
         self._scope.update(weights)
 
+    def work(self, rows: int) -> Work:
+        """What a call takes whose inputs are zeros, and as many as `rows` where that is open.
+
+        It is counted in such a call, which changes no variable: how many entities a row has on its way,
+        no shape in the graph tells.
+        """
+        done: list[Work] = []
+        scope = dict(self._scope)
+        for name, operation in self._operations.items():
+            scope[name] = _counted(operation, scope[name], done)
+        # As in TensorFlow, infinities are results like others.
+        with np.errstate(all="ignore"):
+            FunctionType(self._call.__code__, scope)(*(_zeros(each, rows) for each in self._inputs))
+        return Work(sum(each.multiply_adds for each in done), sum(each.elements for each in done))
+
     def __call__(self, *inputs: np.ndarray) -> dict[str, np.ndarray]:
         """The outputs for these inputs, by name. They may share memory with the inputs."""
-        # As in TensorFlow, infinities are results like others.
         with np.errstate(all="ignore"):
             outputs: dict[str, np.ndarray] = self._call(*inputs)
         return outputs
@@ -95,7 +117,8 @@ class _Builder:
         """by name, what the source refers to: functions, constants and variables' values"""
         self.weights: dict[str, _Variable] = {}
         """those that are only read, by their names in the scope"""
-        self.multiply_adds = self.elements = 0
+        self.operations: dict[str, Any] = {}
+        """by the names of the functions in the scope that compute them"""
         self.unsupported: set[str] = set()
         self._lines: list[str] = []
         self._names: dict[str, str] = {}
@@ -107,7 +130,9 @@ class _Builder:
         self._random = _Random()
         traced = graph.concrete.graph
         captured = {inner.name for _, inner in traced.captures}
-        self._inputs = [self._name(each) for each in traced.inputs if each.name not in captured]
+        self.inputs = [each for each in traced.inputs if each.name not in captured]
+        """the graph's tensors that a call is handed"""
+        self._parameters = [self._name(each) for each in self.inputs]
         operations = _needed(traced)
         self._take_captured(traced, operations)
         self._outputs = {tensor.name for tensor in traced.outputs}
@@ -124,7 +149,7 @@ class _Builder:
         """The function, from the graph's inputs to a dict of its outputs by these names."""
         results = ", ".join(f"{key!r}: {name}" for key, name in zip(outputs, self._results, strict=True))
         body = "".join(f"    {line}\n" for line in [*self._lines, f"return {{{results}}}"])
-        source = f"def call({', '.join(self._inputs)}):\n{body}"
+        source = f"def call({', '.join(self._parameters)}):\n{body}"
         # All that comes from outside in it are the outputs' names, as literals.
         exec(compile(source, "<operations of a graph>", "exec"), self.scope)
         function: Function = self.scope["call"]
@@ -187,12 +212,10 @@ class _Builder:
             self._names[operation.outputs[0].name] = arguments[0]
             self._unchanged.add(operation.outputs[0].name)
             return
-        self.multiply_adds += _multiply_adds(operation)
-        self.elements += _elements(operation)
         if self._overwrites(operation, arguments[0]):
             arguments = [*arguments, f"out={arguments[0]}"]
         called = f"f{len(self._lines)}"
-        self.scope[called] = function
+        self.scope[called], self.operations[called] = function, operation
         assigned = f"{', '.join(results)} = " if results else ""
         self._lines.append(f"{assigned}{called}({', '.join(arguments)})")
 
@@ -258,23 +281,30 @@ def _changes_nothing(operation: Any, fixed: Sequence[np.ndarray | None]) -> bool
     return bool(fixed[1] == neutral)
 
 
-def _multiply_adds(operation: Any) -> int:
-    """Of a product with a matrix or several, for each row.
-
-    Raises:
-        Unsupported: it is not known what it takes.
-    """
-    if operation.type not in PRODUCTS:
-        return 0
-    shape = operation.inputs[1].shape
-    if not shape.is_fully_defined():
-        raise Unsupported(f"{operation.type} with matrices of unknown size")
-    return math.prod(shape)
+def _zeros(tensor: Any, rows: int) -> np.ndarray:
+    shape = tensor.shape.as_list() if tensor.shape.rank else []
+    return np.zeros([rows if size is None else size for size in shape], tensor.dtype.as_numpy_dtype)
 
 
-def _elements(operation: Any) -> int:
-    """That it computes for each row; of what only arranges others' memory, none."""
-    if operation.type in PRODUCTS | VIEWS:
-        return 0
-    shapes = [tensor.shape for tensor in operation.outputs if tensor.shape.rank]
-    return sum(math.prod(n or 1 for n in shape[1:]) for shape in shapes if shape[0] is None)
+def _counted(operation: Any, function: Function, done: list[Work]) -> Function:
+    """The operation's function, which also says what it has done; or nothing, where that is to write."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if operation.type in WRITING:
+            return None
+        results = function(*arguments, **options)
+        several = results if len(operation.outputs) > 1 else [results] * len(operation.outputs)
+        done.append(_work(operation, arguments, several))
+        return results
+
+    return call
+
+
+def _work(operation: Any, arguments: Sequence[Any], results: Sequence[Any]) -> Work:
+    if operation.type in VIEWS:
+        return Work(0, 0)
+    # A result that is left out, since nobody reads it, would have the first input's shape.
+    elements = sum(np.size(arguments[0] if each is None else each) for each in results)
+    if operation.type in PRODUCTS:
+        return Work(elements * terms_of(operation, arguments[1]), 0)
+    return Work(0, elements)

@@ -109,7 +109,7 @@ IDENTITIES = frozenset({"Identity", "PreventGradient", "StopGradient"})
 """Operations whose output is their input."""
 
 PRODUCTS = frozenset({"BatchMatMulV2", "MatMul"})
-"""Products of matrices, of which the second is the smaller."""
+"""Products of matrices, of which the second's size is known."""
 
 VIEWS = frozenset(
     {
@@ -142,6 +142,13 @@ def value_of(operation: Any) -> np.ndarray:
     """Of an operation Const."""
     value: np.ndarray = tf.make_ndarray(operation.get_attr("value"))
     return value
+
+
+def terms_of(product: Any, second: np.ndarray) -> int:
+    """How many multiply-adds each element of a product takes, by its second matrix."""
+    transposed = product.type == "MatMul" and product.get_attr("transpose_b")
+    terms: int = second.shape[-1 if transposed else -2]
+    return terms
 
 
 def _dtype(dtype: tf.DType, operation: Any) -> np.dtype:
@@ -337,7 +344,17 @@ def _fill(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
 # Numbers --------------------------------------------------------------------------------------
 
 
+def _check_product(operation: Any) -> None:
+    """See that what it takes grows with the rows, and is as quick as a product can be."""
+    if not operation.inputs[1].shape.is_fully_defined():
+        raise Unsupported(f"{operation.type} with matrices of unknown size")
+    if operation.outputs[0].dtype not in (tf.float32, tf.float64):
+        # NumPy has no BLAS for them.
+        raise Unsupported(f"{operation.type} of {operation.outputs[0].dtype.name}")
+
+
 def _matmul(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
+    _check_product(operation)
     across = [operation.get_attr(name) for name in ("transpose_a", "transpose_b")]
     if across == [False, False]:
         return np.matmul
@@ -347,6 +364,7 @@ def _matmul(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
 def _batch_matmul(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
     if operation.get_attr("adj_x") or operation.get_attr("adj_y"):
         raise Unsupported("BatchMatMulV2 of an adjoint")
+    _check_product(operation)
     return np.matmul
 
 

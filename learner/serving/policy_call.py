@@ -283,9 +283,15 @@ def _numpy_graph(graph: Graph, engine: PolicyEngine, max_rows: int) -> NumpyGrap
             f"--policy-engine numpy: only TensorFlow computes some operations of this policy ({error}): "
             "say auto or tensorflow"
         ) from error
-    work = found.multiply_adds + WORK_OF_AN_ELEMENT * found.elements
-    small = work * max_rows <= MOST_WORK
-    return found if small or engine == "numpy" else None
+    small = engine == "numpy" or _work_of_a_row(found) * max_rows <= MOST_WORK
+    return found if small else None
+
+
+def _work_of_a_row(graph: NumpyGraph) -> int:
+    """In multiply-adds: what a second row adds to the first."""
+    one, two = (graph.work(rows) for rows in (1, 2))
+    elements = two.elements - one.elements
+    return two.multiply_adds - one.multiply_adds + WORK_OF_AN_ELEMENT * elements
 
 
 def _share(batch: InferenceBatch, bucket: int) -> _Inputs:
