@@ -45,19 +45,26 @@ def bucket_sizes(largest: int) -> list[int]:
     return sorted(sizes)
 
 
-def efficiencies(seconds: Mapping[int, float], largest: int) -> list[float]:
+def efficiencies(seconds: Mapping[int, float], largest: int, *, padded: bool) -> list[float]:
     """By rows from 0 to `largest`, the rows of a call for the time that it takes, as a part of the most
     that any call makes of it: 0 to 1.
 
     Args:
         seconds: of a call, by bucket, measured once. Larger calls that seem to take less are taken to
             take as long.
+        padded: to the next bucket, whose time calls take then; else they take what lies between those of
+            the buckets around them.
     """
     buckets = sorted(seconds)
-    taken = dict(zip(buckets, accumulate((seconds[bucket] for bucket in buckets), max), strict=True))
-    best = max(bucket / max(taken[bucket], 1e-9) for bucket in buckets)
-    of_rows = (min(bucket for bucket in buckets if bucket >= rows) for rows in range(largest + 1))
-    return [rows / max(taken[bucket], 1e-9) / best for rows, bucket in enumerate(of_rows)]
+    of_buckets = list(accumulate((max(seconds[bucket], 1e-9) for bucket in buckets), max))
+    rows = np.arange(largest + 1)
+    if padded:
+        taken = np.array(of_buckets)[np.searchsorted(buckets, rows)]
+    else:
+        taken = np.interp(rows, buckets, of_buckets)
+    rates = rows / taken
+    found: list[float] = (rates / rates.max()).tolist()
+    return found
 
 
 PolicyEngine = Literal["auto", "numpy", "tensorflow"]
@@ -176,7 +183,7 @@ class PolicyFunction:
             seconds[size] = time.monotonic() - begun
         batch.size = 0
         self.number_from(numbered)
-        self.efficiency = efficiencies(seconds, self._buckets[-1])
+        self.efficiency = efficiencies(seconds, self._buckets[-1], padded=not self.by_numpy)
 
     @property
     def calls(self) -> int:

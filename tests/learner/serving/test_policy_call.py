@@ -227,14 +227,34 @@ def test_warming_up_touches_no_environments_memory() -> None:
 
 def test_efficiency_is_the_part_of_the_best_calls_rows_a_second() -> None:
     # 1 ms a call and 1 ms a row: 1/2, 2/3 and 4/5 of a row in a millisecond. 3 rows are padded to 4.
-    found = efficiencies({1: 2e-3, 2: 3e-3, 4: 5e-3}, 4)
-    assert found == pytest.approx([0, 1 / 2 / 0.8, 2 / 3 / 0.8, 3 / 5 / 0.8, 1])
+    seconds = {1: 2e-3, 2: 3e-3, 4: 5e-3}
+    padded = [0, 1 / 2 / 0.8, 2 / 3 / 0.8, 3 / 5 / 0.8, 1]
+    assert efficiencies(seconds, 4, padded=True) == pytest.approx(padded)
+    # And 3/4, where they take 4 ms.
+    assert efficiencies(seconds, 4, padded=False) == pytest.approx([*padded[:3], 3 / 4 / 0.8, 1])
 
 
-def test_noise_makes_no_larger_call_quicker() -> None:
+def test_calls_that_are_not_padded_are_as_efficient_one_row_above_a_bucket() -> None:
+    seconds = {size: size * 1e-6 for size in bucket_sizes(1024)}
+    assert efficiencies(seconds, 1024, padded=False) == pytest.approx([0] + [1] * 1024)
+    assert efficiencies(seconds, 1024, padded=True)[193] == pytest.approx(193 / 256)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_noise_makes_no_larger_call_quicker(padded: bool) -> None:
     # The second was measured while nobody disturbed it.
-    assert efficiencies({1: 3e-3, 2: 2e-3}, 2) == pytest.approx([0, 1 / 2, 1])
-    assert efficiencies({1: 0.0}, 1) == [0, 1]
+    assert efficiencies({1: 3e-3, 2: 2e-3}, 2, padded=padded) == pytest.approx([0, 1 / 2, 1])
+    assert efficiencies({1: 0.0}, 1, padded=padded) == [0, 1]
+    # And the third here, which says nothing of what lies between.
+    assert efficiencies({1: 3e-3, 2: 6e-3, 4: 4e-3}, 4, padded=padded)[3] == pytest.approx(3 / 4)
+
+
+@pytest.mark.parametrize("engine", ["tensorflow", "numpy"])
+def test_only_tensorflows_calls_are_padded(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_call, "efficiencies", lambda seconds, largest, *, padded: [padded])
+    function = make_function(SumPolicy(counts=False), engine=engine)
+    function.warm_up(InferenceBatch(SPEC.observation, MAX_ROWS, SLOTS))
+    assert function.efficiency == [engine == "tensorflow"]
 
 
 def test_calls_of_one_size_are_efficient() -> None:
