@@ -123,7 +123,7 @@ class _Builder:
         self._lines: list[str] = []
         self._names: dict[str, str] = {}
         """in the source, of the graph's tensors"""
-        self._fixed: set[str] = set()
+        self._constant_names: set[str] = set()
         """names of what no call changes"""
         self._unchanged: set[str] = set()
         """the graph's tensors that are another's memory, since their operation changes nothing"""
@@ -166,7 +166,7 @@ class _Builder:
         for outer, inner in traced.captures:
             name = self._name(inner)
             if inner.dtype != tf.resource:
-                self._fix(name, np.array(outer.numpy()))
+                self._add_constant(name, np.array(outer.numpy()))
             elif inner.name in dtypes:
                 variable = _Variable(outer, dtypes[inner.name])
                 self.scope[name] = variable.value()
@@ -176,9 +176,9 @@ class _Builder:
     def _name(self, tensor: Any) -> str:
         return self._names.setdefault(tensor.name, f"v{len(self._names)}")
 
-    def _fix(self, name: str, value: np.ndarray) -> None:
+    def _add_constant(self, name: str, value: np.ndarray) -> None:
         self.scope[name] = value
-        self._fixed.add(name)
+        self._constant_names.add(name)
 
     def _add(self, operation: Any) -> None:
         """A line for the operation; or none, where its result is known or is its input.
@@ -191,7 +191,7 @@ class _Builder:
             return
         check_dtypes(operation)
         if operation.type == "Const":
-            self._fix(self._name(operation.outputs[0]), value_of(operation))
+            self._add_constant(self._name(operation.outputs[0]), value_of(operation))
         elif operation.type in IDENTITIES or self._only_reads(operation, arguments):
             self._names[operation.outputs[0].name] = arguments[0]
         else:
@@ -201,14 +201,14 @@ class _Builder:
         return operation.type == "ReadVariableOp" and arguments[0] in self.weights
 
     def _add_line(self, operation: Any, arguments: list[str]) -> None:
-        fixed = [self.scope[name] if name in self._fixed else None for name in arguments]
-        function = function_of(operation, fixed, self._random)
+        constants = [self.scope[name] if name in self._constant_names else None for name in arguments]
+        function = function_of(operation, constants, self._random)
         results = [self._name(tensor) for tensor in operation.outputs]
-        if len(results) == 1 and arguments and self._fixed.issuperset(arguments):
+        if len(results) == 1 and arguments and self._constant_names.issuperset(arguments):
             with np.errstate(all="ignore"):
-                self._fix(results[0], function(*fixed))
+                self._add_constant(results[0], function(*constants))
             return
-        if _changes_nothing(operation, fixed):
+        if _changes_nothing(operation, constants):
             self._names[operation.outputs[0].name] = arguments[0]
             self._unchanged.add(operation.outputs[0].name)
             return
@@ -232,7 +232,7 @@ class _Builder:
         return (
             first.op.type in FRESH
             and first.name not in self._unchanged
-            and name not in self._fixed
+            and name not in self._constant_names
             and first.name not in self._outputs
             and len(first.consumers()) == 1
             and first.dtype == result.dtype
@@ -273,12 +273,12 @@ def _needed(traced: Any) -> list[Any]:
     return [operation for operation in operations if operation.name in needed]
 
 
-def _changes_nothing(operation: Any, fixed: Sequence[np.ndarray | None]) -> bool:
+def _changes_nothing(operation: Any, constants: Sequence[np.ndarray | None]) -> bool:
     """Whether it adds 0 or multiplies by 1, as sampling and conversions do that are for any range."""
     neutral = {"AddV2": 0, "Mul": 1, "Sub": 0}.get(operation.type)
-    if neutral is None or fixed[1] is None or fixed[1].shape:
+    if neutral is None or constants[1] is None or constants[1].shape:
         return False
-    return bool(fixed[1] == neutral)
+    return bool(constants[1] == neutral)
 
 
 def _zeros(tensor: Any, rows: int) -> np.ndarray:

@@ -100,7 +100,7 @@ def _check_ufunc(operation: Any, constants: Sequence[np.ndarray | None]) -> None
     if operation.type == "BiasAdd" and operation.get_attr("data_format") != b"NHWC":
         raise Unsupported("BiasAdd along another axis than the last")
     divides = operation.type == "FloorMod" and operation.outputs[0].dtype.is_integer
-    if divides and not _fixed(constants, 1, operation).all():
+    if divides and not _constant(constants, 1, operation).all():
         # TensorFlow raises an error.
         raise Unsupported("FloorMod by zero")
 
@@ -165,7 +165,7 @@ def _dtype(dtype: tf.DType, operation: Any) -> np.dtype:
     return found
 
 
-def _fixed(constants: Sequence[np.ndarray | None], index: int, operation: Any) -> np.ndarray:
+def _constant(constants: Sequence[np.ndarray | None], index: int, operation: Any) -> np.ndarray:
     """The constant that an input must be.
 
     Raises:
@@ -178,7 +178,7 @@ def _fixed(constants: Sequence[np.ndarray | None], index: int, operation: Any) -
 
 
 def _axes(constants: Sequence[np.ndarray | None], index: int, operation: Any) -> tuple[int, ...]:
-    return tuple(_fixed(constants, index, operation).reshape(-1).tolist())
+    return tuple(_constant(constants, index, operation).reshape(-1).tolist())
 
 
 def _shape(value: np.ndarray) -> tuple[int, ...]:
@@ -204,8 +204,8 @@ def _bitcast(operation: Any, constants: Sequence[np.ndarray | None]) -> Function
 def _reshape(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
     if constants[1] is None:
         return lambda x, shape: x.reshape(_shape(shape))
-    fixed = _shape(constants[1])
-    return lambda x, _: x.reshape(fixed)
+    target = _shape(constants[1])
+    return lambda x, _: x.reshape(target)
 
 
 def _broadcast_to(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
@@ -252,12 +252,12 @@ def _unpack(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
 
 
 def _concat(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    axis = int(_fixed(constants, -1, operation))
+    axis = int(_constant(constants, -1, operation))
     return lambda *values: np.concatenate(values[:-1], axis)
 
 
 def _split(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    axis, count = int(_fixed(constants, 0, operation)), operation.get_attr("num_split")
+    axis, count = int(_constant(constants, 0, operation)), operation.get_attr("num_split")
     shape = operation.inputs[1].shape
     if shape.rank is None or shape[axis] is None:
         raise Unsupported("Split of an unknown size")
@@ -290,12 +290,12 @@ def _strided_slice(operation: Any, constants: Sequence[np.ndarray | None]) -> Fu
 
 
 def _gather(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    axis, batch_dims = int(_fixed(constants, 2, operation)), operation.get_attr("batch_dims")
+    axis, batch_dims = int(_constant(constants, 2, operation)), operation.get_attr("batch_dims")
     if not batch_dims:
         return lambda x, indices, _: x.take(indices, axis)
-    x, indices = (tensor.shape.rank for tensor in operation.inputs[:2])
+    x_rank, indices_rank = (tensor.shape.rank for tensor in operation.inputs[:2])
     # As the cross entropy of deterministic operations has it.
-    if batch_dims != 1 or x != 2 or indices != 1 or axis not in (1, -1):
+    if batch_dims != 1 or x_rank != 2 or indices_rank != 1 or axis not in (1, -1):
         raise Unsupported("GatherV2 of slices with batch dimensions")
     return lambda x, indices, _: x[np.arange(len(x)), indices]
 
@@ -320,7 +320,7 @@ def _resource_scatter_update(operation: Any, constants: Sequence[np.ndarray | No
 
 
 def _one_hot(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    depth, on, off = (_fixed(constants, i, operation) for i in (1, 2, 3))
+    depth, on, off = (_constant(constants, i, operation) for i in (1, 2, 3))
     if operation.get_attr("axis") != -1:
         raise Unsupported("OneHot along another axis than the last")
     categories = np.arange(int(depth))
@@ -369,7 +369,7 @@ def _batch_matmul(operation: Any, constants: Sequence[np.ndarray | None]) -> Fun
 
 
 def _argmax(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    axis, dtype = int(_fixed(constants, 1, operation)), _dtype(operation.outputs[0].dtype, operation)
+    axis, dtype = int(_constant(constants, 1, operation)), _dtype(operation.outputs[0].dtype, operation)
     return lambda x, _: x.argmax(axis).astype(dtype)
 
 
