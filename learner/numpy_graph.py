@@ -4,8 +4,8 @@ TensorFlow takes 100 us and more for the smallest function, whatever is in it. F
 takes a third of that. docs/decisions/0026-numpy.md says where it is used.
 """
 
-import math
 from collections.abc import Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,12 +24,22 @@ from learner.numpy_operations import (
     Unsupported,
     check_dtypes,
     function_of,
+    terms_of,
     value_of,
 )
 
 
 class UnsupportedGraph(Exception):
     """The function has operations that NumPy is not used for. Its text names them."""
+
+
+class Work(NamedTuple):
+    """What a call computes."""
+
+    multiply_adds: int
+    """of its matrix products"""
+    elements: int
+    """of its other operations' results, but of none that only arranges what there is"""
 
 
 class NumpyGraph:
@@ -52,11 +62,9 @@ class NumpyGraph:
             raise UnsupportedGraph(", ".join(sorted(builder.unsupported)))
         self._weights = builder.weights
         self._scope = builder.scope
+        self._inputs = builder.inputs
+        self._operations = builder.operations
         self._call = builder.compiled(sorted(graph.outputs))
-        self.multiply_adds = builder.multiply_adds
-        """of its matrix products, for each row of its inputs"""
-        self.elements = builder.elements
-        """that its other operations compute, for each row of its inputs"""
 
     def present_weights(self) -> Mapping[str, np.ndarray]:
         """Copies of what the variables hold now, for `use`. Any thread may ask."""
@@ -66,9 +74,23 @@ class NumpyGraph:
         """Compute with these from the next call on. For the caller's thread."""
         self._scope.update(weights)
 
+    def work(self, rows: int) -> Work:
+        """What a call takes whose inputs are zeros, and as many as `rows` where that is open.
+
+        It is counted in such a call, which changes no variable: how many entities a row has on its way,
+        no shape in the graph tells.
+        """
+        done: list[Work] = []
+        scope = dict(self._scope)
+        for name, operation in self._operations.items():
+            scope[name] = _counted(operation, scope[name], done)
+        # As in TensorFlow, infinities are results like others.
+        with np.errstate(all="ignore"):
+            FunctionType(self._call.__code__, scope)(*(_zeros(each, rows) for each in self._inputs))
+        return Work(sum(each.multiply_adds for each in done), sum(each.elements for each in done))
+
     def __call__(self, *inputs: np.ndarray) -> dict[str, np.ndarray]:
         """The outputs for these inputs, by name. They may share memory with the inputs."""
-        # As in TensorFlow, infinities are results like others.
         with np.errstate(all="ignore"):
             outputs: dict[str, np.ndarray] = self._call(*inputs)
         return outputs
@@ -95,19 +117,22 @@ class _Builder:
         """by name, what the source refers to: functions, constants and variables' values"""
         self.weights: dict[str, _Variable] = {}
         """those that are only read, by their names in the scope"""
-        self.multiply_adds = self.elements = 0
+        self.operations: dict[str, Any] = {}
+        """by the names of the functions in the scope that compute them"""
         self.unsupported: set[str] = set()
         self._lines: list[str] = []
         self._names: dict[str, str] = {}
         """in the source, of the graph's tensors"""
-        self._fixed: set[str] = set()
+        self._constant_names: set[str] = set()
         """names of what no call changes"""
         self._unchanged: set[str] = set()
         """the graph's tensors that are another's memory, since their operation changes nothing"""
         self._random = _Random()
         traced = graph.concrete.graph
         captured = {inner.name for _, inner in traced.captures}
-        self._inputs = [self._name(each) for each in traced.inputs if each.name not in captured]
+        self.inputs = [each for each in traced.inputs if each.name not in captured]
+        """the graph's tensors that a call is handed"""
+        self._parameters = [self._name(each) for each in self.inputs]
         operations = _needed(traced)
         self._take_captured(traced, operations)
         self._outputs = {tensor.name for tensor in traced.outputs}
@@ -124,7 +149,7 @@ class _Builder:
         """The function, from the graph's inputs to a dict of its outputs by these names."""
         results = ", ".join(f"{key!r}: {name}" for key, name in zip(outputs, self._results, strict=True))
         body = "".join(f"    {line}\n" for line in [*self._lines, f"return {{{results}}}"])
-        source = f"def call({', '.join(self._inputs)}):\n{body}"
+        source = f"def call({', '.join(self._parameters)}):\n{body}"
         # All that comes from outside in it are the outputs' names, as literals.
         exec(compile(source, "<operations of a graph>", "exec"), self.scope)
         function: Function = self.scope["call"]
@@ -141,7 +166,7 @@ class _Builder:
         for outer, inner in traced.captures:
             name = self._name(inner)
             if inner.dtype != tf.resource:
-                self._fix(name, np.array(outer.numpy()))
+                self._add_constant(name, np.array(outer.numpy()))
             elif inner.name in dtypes:
                 variable = _Variable(outer, dtypes[inner.name])
                 self.scope[name] = variable.value()
@@ -151,9 +176,9 @@ class _Builder:
     def _name(self, tensor: Any) -> str:
         return self._names.setdefault(tensor.name, f"v{len(self._names)}")
 
-    def _fix(self, name: str, value: np.ndarray) -> None:
+    def _add_constant(self, name: str, value: np.ndarray) -> None:
         self.scope[name] = value
-        self._fixed.add(name)
+        self._constant_names.add(name)
 
     def _add(self, operation: Any) -> None:
         """A line for the operation; or none, where its result is known or is its input.
@@ -166,7 +191,7 @@ class _Builder:
             return
         check_dtypes(operation)
         if operation.type == "Const":
-            self._fix(self._name(operation.outputs[0]), value_of(operation))
+            self._add_constant(self._name(operation.outputs[0]), value_of(operation))
         elif operation.type in IDENTITIES or self._only_reads(operation, arguments):
             self._names[operation.outputs[0].name] = arguments[0]
         else:
@@ -176,23 +201,21 @@ class _Builder:
         return operation.type == "ReadVariableOp" and arguments[0] in self.weights
 
     def _add_line(self, operation: Any, arguments: list[str]) -> None:
-        fixed = [self.scope[name] if name in self._fixed else None for name in arguments]
-        function = function_of(operation, fixed, self._random)
+        constants = [self.scope[name] if name in self._constant_names else None for name in arguments]
+        function = function_of(operation, constants, self._random)
         results = [self._name(tensor) for tensor in operation.outputs]
-        if len(results) == 1 and arguments and self._fixed.issuperset(arguments):
+        if len(results) == 1 and arguments and self._constant_names.issuperset(arguments):
             with np.errstate(all="ignore"):
-                self._fix(results[0], function(*fixed))
+                self._add_constant(results[0], function(*constants))
             return
-        if _changes_nothing(operation, fixed):
+        if _changes_nothing(operation, constants):
             self._names[operation.outputs[0].name] = arguments[0]
             self._unchanged.add(operation.outputs[0].name)
             return
-        self.multiply_adds += _multiply_adds(operation)
-        self.elements += _elements(operation)
         if self._overwrites(operation, arguments[0]):
             arguments = [*arguments, f"out={arguments[0]}"]
         called = f"f{len(self._lines)}"
-        self.scope[called] = function
+        self.scope[called], self.operations[called] = function, operation
         assigned = f"{', '.join(results)} = " if results else ""
         self._lines.append(f"{assigned}{called}({', '.join(arguments)})")
 
@@ -209,7 +232,7 @@ class _Builder:
         return (
             first.op.type in FRESH
             and first.name not in self._unchanged
-            and name not in self._fixed
+            and name not in self._constant_names
             and first.name not in self._outputs
             and len(first.consumers()) == 1
             and first.dtype == result.dtype
@@ -250,31 +273,38 @@ def _needed(traced: Any) -> list[Any]:
     return [operation for operation in operations if operation.name in needed]
 
 
-def _changes_nothing(operation: Any, fixed: Sequence[np.ndarray | None]) -> bool:
+def _changes_nothing(operation: Any, constants: Sequence[np.ndarray | None]) -> bool:
     """Whether it adds 0 or multiplies by 1, as sampling and conversions do that are for any range."""
     neutral = {"AddV2": 0, "Mul": 1, "Sub": 0}.get(operation.type)
-    if neutral is None or fixed[1] is None or fixed[1].shape:
+    if neutral is None or constants[1] is None or constants[1].shape:
         return False
-    return bool(fixed[1] == neutral)
+    return bool(constants[1] == neutral)
 
 
-def _multiply_adds(operation: Any) -> int:
-    """Of a product with a matrix or several, for each row.
-
-    Raises:
-        Unsupported: it is not known what it takes.
-    """
-    if operation.type not in PRODUCTS:
-        return 0
-    shape = operation.inputs[1].shape
-    if not shape.is_fully_defined():
-        raise Unsupported(f"{operation.type} with matrices of unknown size")
-    return math.prod(shape)
+def _zeros(tensor: Any, rows: int) -> np.ndarray:
+    shape = tensor.shape.as_list() if tensor.shape.rank else []
+    return np.zeros([rows if size is None else size for size in shape], tensor.dtype.as_numpy_dtype)
 
 
-def _elements(operation: Any) -> int:
-    """That it computes for each row; of what only arranges others' memory, none."""
-    if operation.type in PRODUCTS | VIEWS:
-        return 0
-    shapes = [tensor.shape for tensor in operation.outputs if tensor.shape.rank]
-    return sum(math.prod(n or 1 for n in shape[1:]) for shape in shapes if shape[0] is None)
+def _counted(operation: Any, function: Function, done: list[Work]) -> Function:
+    """The operation's function, which also says what it has done; or nothing, where that is to write."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if operation.type in WRITING:
+            return None
+        results = function(*arguments, **options)
+        several = results if len(operation.outputs) > 1 else [results] * len(operation.outputs)
+        done.append(_work(operation, arguments, several))
+        return results
+
+    return call
+
+
+def _work(operation: Any, arguments: Sequence[Any], results: Sequence[Any]) -> Work:
+    if operation.type in VIEWS:
+        return Work(0, 0)
+    # A result that is left out, since nobody reads it, would have the first input's shape.
+    elements = sum(np.size(arguments[0] if each is None else each) for each in results)
+    if operation.type in PRODUCTS:
+        return Work(elements * terms_of(operation, arguments[1]), 0)
+    return Work(0, elements)

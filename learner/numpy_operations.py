@@ -100,7 +100,7 @@ def _check_ufunc(operation: Any, constants: Sequence[np.ndarray | None]) -> None
     if operation.type == "BiasAdd" and operation.get_attr("data_format") != b"NHWC":
         raise Unsupported("BiasAdd along another axis than the last")
     divides = operation.type == "FloorMod" and operation.outputs[0].dtype.is_integer
-    if divides and not _fixed(constants, 1, operation).all():
+    if divides and not _constant(constants, 1, operation).all():
         # TensorFlow raises an error.
         raise Unsupported("FloorMod by zero")
 
@@ -109,7 +109,7 @@ IDENTITIES = frozenset({"Identity", "PreventGradient", "StopGradient"})
 """Operations whose output is their input."""
 
 PRODUCTS = frozenset({"BatchMatMulV2", "MatMul"})
-"""Products of matrices, of which the second is the smaller."""
+"""Products of matrices, of which the second's size is known."""
 
 VIEWS = frozenset(
     {
@@ -144,6 +144,13 @@ def value_of(operation: Any) -> np.ndarray:
     return value
 
 
+def terms_of(product: Any, second: np.ndarray) -> int:
+    """How many multiply-adds each element of a product takes, by its second matrix."""
+    transposed = product.type == "MatMul" and product.get_attr("transpose_b")
+    terms: int = second.shape[-1 if transposed else -2]
+    return terms
+
+
 def _dtype(dtype: tf.DType, operation: Any) -> np.dtype:
     """The NumPy dtype of a tensor's.
 
@@ -158,7 +165,7 @@ def _dtype(dtype: tf.DType, operation: Any) -> np.dtype:
     return found
 
 
-def _fixed(constants: Sequence[np.ndarray | None], index: int, operation: Any) -> np.ndarray:
+def _constant(constants: Sequence[np.ndarray | None], index: int, operation: Any) -> np.ndarray:
     """The constant that an input must be.
 
     Raises:
@@ -171,7 +178,7 @@ def _fixed(constants: Sequence[np.ndarray | None], index: int, operation: Any) -
 
 
 def _axes(constants: Sequence[np.ndarray | None], index: int, operation: Any) -> tuple[int, ...]:
-    return tuple(_fixed(constants, index, operation).reshape(-1).tolist())
+    return tuple(_constant(constants, index, operation).reshape(-1).tolist())
 
 
 def _shape(value: np.ndarray) -> tuple[int, ...]:
@@ -197,8 +204,8 @@ def _bitcast(operation: Any, constants: Sequence[np.ndarray | None]) -> Function
 def _reshape(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
     if constants[1] is None:
         return lambda x, shape: x.reshape(_shape(shape))
-    fixed = _shape(constants[1])
-    return lambda x, _: x.reshape(fixed)
+    target = _shape(constants[1])
+    return lambda x, _: x.reshape(target)
 
 
 def _broadcast_to(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
@@ -245,12 +252,12 @@ def _unpack(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
 
 
 def _concat(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    axis = int(_fixed(constants, -1, operation))
+    axis = int(_constant(constants, -1, operation))
     return lambda *values: np.concatenate(values[:-1], axis)
 
 
 def _split(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    axis, count = int(_fixed(constants, 0, operation)), operation.get_attr("num_split")
+    axis, count = int(_constant(constants, 0, operation)), operation.get_attr("num_split")
     shape = operation.inputs[1].shape
     if shape.rank is None or shape[axis] is None:
         raise Unsupported("Split of an unknown size")
@@ -283,12 +290,12 @@ def _strided_slice(operation: Any, constants: Sequence[np.ndarray | None]) -> Fu
 
 
 def _gather(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    axis, batch_dims = int(_fixed(constants, 2, operation)), operation.get_attr("batch_dims")
+    axis, batch_dims = int(_constant(constants, 2, operation)), operation.get_attr("batch_dims")
     if not batch_dims:
         return lambda x, indices, _: x.take(indices, axis)
-    x, indices = (tensor.shape.rank for tensor in operation.inputs[:2])
+    x_rank, indices_rank = (tensor.shape.rank for tensor in operation.inputs[:2])
     # As the cross entropy of deterministic operations has it.
-    if batch_dims != 1 or x != 2 or indices != 1 or axis not in (1, -1):
+    if batch_dims != 1 or x_rank != 2 or indices_rank != 1 or axis not in (1, -1):
         raise Unsupported("GatherV2 of slices with batch dimensions")
     return lambda x, indices, _: x[np.arange(len(x)), indices]
 
@@ -313,7 +320,7 @@ def _resource_scatter_update(operation: Any, constants: Sequence[np.ndarray | No
 
 
 def _one_hot(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    depth, on, off = (_fixed(constants, i, operation) for i in (1, 2, 3))
+    depth, on, off = (_constant(constants, i, operation) for i in (1, 2, 3))
     if operation.get_attr("axis") != -1:
         raise Unsupported("OneHot along another axis than the last")
     categories = np.arange(int(depth))
@@ -337,7 +344,17 @@ def _fill(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
 # Numbers --------------------------------------------------------------------------------------
 
 
+def _check_product(operation: Any) -> None:
+    """See that what it takes grows with the rows, and is as quick as a product can be."""
+    if not operation.inputs[1].shape.is_fully_defined():
+        raise Unsupported(f"{operation.type} with matrices of unknown size")
+    if operation.outputs[0].dtype not in (tf.float32, tf.float64):
+        # NumPy has no BLAS for them.
+        raise Unsupported(f"{operation.type} of {operation.outputs[0].dtype.name}")
+
+
 def _matmul(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
+    _check_product(operation)
     across = [operation.get_attr(name) for name in ("transpose_a", "transpose_b")]
     if across == [False, False]:
         return np.matmul
@@ -347,11 +364,12 @@ def _matmul(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
 def _batch_matmul(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
     if operation.get_attr("adj_x") or operation.get_attr("adj_y"):
         raise Unsupported("BatchMatMulV2 of an adjoint")
+    _check_product(operation)
     return np.matmul
 
 
 def _argmax(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    axis, dtype = int(_fixed(constants, 1, operation)), _dtype(operation.outputs[0].dtype, operation)
+    axis, dtype = int(_constant(constants, 1, operation)), _dtype(operation.outputs[0].dtype, operation)
     return lambda x, _: x.argmax(axis).astype(dtype)
 
 
@@ -401,9 +419,11 @@ def _softplus(operation: Any, constants: Sequence[np.ndarray | None]) -> Functio
 
 
 def _sigmoid(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
-    # By the hyperbolic tangent, which cannot overflow and which NumPy computes several values at once.
-    half = _dtype(operation.outputs[0].dtype, operation).type(0.5)
-    return lambda x: np.tanh(x * half) * half + half
+    # By the hyperbolic tangent, as quick, what is near 0 would have no digits left. In float16 the
+    # exponential would be infinite where there is still a result.
+    dtype = _dtype(operation.outputs[0].dtype, operation)
+    one, wide = dtype.type(1), np.promote_types(dtype, np.float32)
+    return lambda x: (one / (one + np.exp(-x, dtype=wide))).astype(dtype, copy=False)
 
 
 def _rsqrt(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:

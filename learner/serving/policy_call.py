@@ -46,19 +46,26 @@ def bucket_sizes(largest: int) -> list[int]:
     return sorted(sizes)
 
 
-def efficiencies(seconds: Mapping[int, float], largest: int) -> list[float]:
+def efficiencies(seconds: Mapping[int, float], largest: int, *, padded: bool) -> list[float]:
     """By rows from 0 to `largest`, the rows of a call for the time that it takes, as a part of the most
     that any call makes of it: 0 to 1.
 
     Args:
         seconds: of a call, by bucket, measured once. Larger calls that seem to take less are taken to
             take as long.
+        padded: to the next bucket, whose time calls take then; else they take what lies between those of
+            the buckets around them.
     """
     buckets = sorted(seconds)
-    taken = dict(zip(buckets, accumulate((seconds[bucket] for bucket in buckets), max), strict=True))
-    best = max(bucket / max(taken[bucket], 1e-9) for bucket in buckets)
-    of_rows = (min(bucket for bucket in buckets if bucket >= rows) for rows in range(largest + 1))
-    return [rows / max(taken[bucket], 1e-9) / best for rows, bucket in enumerate(of_rows)]
+    of_buckets = list(accumulate((max(seconds[bucket], 1e-9) for bucket in buckets), max))
+    rows = np.arange(largest + 1)
+    if padded:
+        taken = np.array(of_buckets)[np.searchsorted(buckets, rows)]
+    else:
+        taken = np.interp(rows, buckets, of_buckets)
+    rates = rows / taken
+    found: list[float] = (rates / rates.max()).tolist()
+    return found
 
 
 PolicyEngine = Literal["auto", "numpy", "tensorflow"]
@@ -182,7 +189,7 @@ class PolicyFunction:
             seconds[size] = time.monotonic() - begun
         batch.size = 0
         self.number_from(numbered)
-        self.efficiency = efficiencies(seconds, self._buckets[-1])
+        self.efficiency = efficiencies(seconds, self._buckets[-1], padded=not self.by_numpy)
 
     @property
     def calls(self) -> int:
@@ -288,9 +295,15 @@ def _numpy_graph(graph: Graph, engine: PolicyEngine, max_rows: int) -> NumpyGrap
             f"--policy-engine numpy: only TensorFlow computes some operations of this policy ({error}): "
             "say auto or tensorflow"
         ) from error
-    work = found.multiply_adds + WORK_OF_AN_ELEMENT * found.elements
-    small = work * max_rows <= MOST_WORK
-    return found if small or engine == "numpy" else None
+    small = engine == "numpy" or _work_of_a_row(found) * max_rows <= MOST_WORK
+    return found if small else None
+
+
+def _work_of_a_row(graph: NumpyGraph) -> int:
+    """In multiply-adds: what a second row adds to the first."""
+    one, two = (graph.work(rows) for rows in (1, 2))
+    elements = two.elements - one.elements
+    return two.multiply_adds - one.multiply_adds + WORK_OF_AN_ELEMENT * elements
 
 
 def _share(batch: InferenceBatch, bucket: int) -> _Inputs:

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from learner.graph import Graph
-from learner.numpy_graph import NumpyGraph, UnsupportedGraph
+from learner.numpy_graph import NumpyGraph, UnsupportedGraph, Work
 
 MATRIX = tf.TensorSpec((None, 4), tf.float32)
 NUMBERS = tf.TensorSpec((None,), tf.int32)
@@ -179,19 +179,67 @@ def test_constants_that_are_no_numbers_are_folded_without_a_warning() -> None:
     )
 
 
+def work_of_a_row(function: Callable[..., Outputs], *specs: tf.TensorSpec) -> Work:
+    graph = NumpyGraph(Graph(function, *specs))
+    one, two, nine = (graph.work(count) for count in (1, 2, 9))
+    row = Work(*(after - before for after, before in zip(two, one, strict=True)))
+    # As much for each.
+    assert nine == Work(*(first + 8 * more for first, more in zip(one, row, strict=True)))
+    return row
+
+
 def test_multiply_adds_are_those_of_a_row() -> None:
-    several = tf.ones((2, 8, 3))
-    graph = Graph(
+    several, turned = tf.ones((2, 8, 3)), tf.ones((8, 4))
+    # The last is of matrices that do not depend on how many rows there are.
+    work = work_of_a_row(
         lambda x: {"y": x @ tf.ones((4, 8)) @ several, "z": tf.ones((2, 4)) @ x[0][:, None]}, MATRIX
     )
-    # The last is of matrices that do not depend on how many rows there are.
-    assert NumpyGraph(graph).multiply_adds == 4 * 8 + 2 * 8 * 3 + 4
-    assert NumpyGraph(Graph(lambda x: {"y": x + 1.0}, MATRIX)).multiply_adds == 0
+    assert work == Work(4 * 8 + 2 * 8 * 3, 0)
+    work = work_of_a_row(lambda x: {"y": tf.matmul(x, turned, transpose_b=True)}, MATRIX)
+    assert work == Work(4 * 8, 0)
+
+
+ENTITIES = tf.TensorSpec((None, 32, 16), tf.float32)
+PRODUCT = 32 * 16 * 512
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.tanh(x @ tf.ones((16, 512))),
+        # As layers of Keras have it.
+        lambda x: tf.tanh(tf.tensordot(x, tf.ones((16, 512)), 1)),
+        # Their number is known nowhere, or stands where rows do.
+        lambda x: tf.tanh(tf.reshape(x, [-1, 16]) @ tf.ones((16, 512))),
+        lambda x: tf.tanh(tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], 0)) @ tf.ones((16, 512))),
+        lambda x: tf.tanh(tf.transpose(x, [1, 0, 2]) @ tf.ones((16, 512))),
+        lambda x: tf.tanh(tf.transpose(x, [1, 0, 2]) @ tf.ones((32, 16, 512))),
+    ],
+)
+def test_a_row_of_many_entities_takes_what_each_of_them_does(function: Callable[..., Any]) -> None:
+    work = work_of_a_row(lambda x: {"y": function(x)}, ENTITIES)
+    assert work == Work(PRODUCT, 32 * 512)
 
 
 def test_elements_are_those_that_a_row_makes_anew() -> None:
-    graph = Graph(lambda x: {"y": tf.reshape(tf.tanh(x), [-1, 2, 2]), "z": x[:, 1]}, MATRIX)
-    assert NumpyGraph(graph).elements == 4
+    work = work_of_a_row(lambda x: {"y": tf.reshape(tf.tanh(x), [-1, 2, 2]), "z": x[:, 1]}, MATRIX)
+    assert work == Work(0, 4)
+    several = work_of_a_row(lambda x: {"y": tf.unstack(x, axis=1)[2] + 1.0}, MATRIX)
+    assert several == Work(0, 4 + 1)
+    once = work_of_a_row(lambda x: {"y": tf.exp(tf.ones(8) * x[0, 0])}, MATRIX)
+    assert once == Work(0, 0)
+
+
+def test_inputs_of_any_rank_can_be_counted_too() -> None:
+    graph = NumpyGraph(Graph(lambda x: {"y": tf.exp(x)}, UNKNOWN))
+    assert graph.work(3) == Work(0, 1)
+
+
+def test_counting_changes_no_variable() -> None:
+    table = tf.Variable(tf.zeros((4, 2)))
+    numpy = NumpyGraph(Graph(counting(table), NUMBERS))
+    assert numpy.work(2).elements > numpy.work(1).elements
+    assert (numpy(np.array([0], np.int32))["before"] == 0).all()
 
 
 def test_what_an_operation_did_not_change_is_not_overwritten() -> None:

@@ -246,6 +246,17 @@ def _assert_same(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found, expected, tolerance, tolerance)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("function", [tf.exp, tf.sigmoid, tf.nn.softmax])
+def test_small_results_are_as_exact_as_large_ones(function: Callable[..., Any], dtype: str) -> None:
+    """Their logarithms are taken."""
+    # Far apart in a row.
+    x = np.linspace(-40, 40, 161).reshape(7, 23).T.astype(dtype)
+    graph = traced(function, tf.TensorSpec((None, 7), dtype))
+    found, expected = NumpyGraph(graph)(x)["y0"], graph(tf.constant(x))["y0"].numpy()
+    np.testing.assert_allclose(found, expected, TOLERANCE[dtype], 0)
+
+
 def test_every_operation_has_a_case() -> None:
     known = numpy_operations.UFUNCS.keys() | numpy_operations.IDENTITIES
     known |= numpy_operations._FUNCTIONS.keys() | numpy_operations._DRAWING
@@ -345,6 +356,10 @@ def counter(seed: Any) -> Any:
         (lambda i: tf.one_hot(i, 3, axis=0), NUMBERS, "OneHot along another axis than the last"),
         (lambda x: tf.matmul(x[None], x[None], adjoint_a=True), VECTOR, "BatchMatMulV2 of an adjoint"),
         (lambda x: tf.matmul(x, x, transpose_a=True), VECTOR, "MatMul with matrices of unknown size"),
+        (lambda x: x @ tf.ones((4, 3), tf.float16),
+         tf.TensorSpec((None, 4), tf.float16), "MatMul of float16"),
+        (lambda x: x @ tf.ones((2, 4, 3), tf.int32),
+         tf.TensorSpec((None, 4), tf.int32), "BatchMatMulV2 of int32"),
         (tf.reduce_mean, NUMBERS, "Mean of int32"),
         (lambda x: raw.SparseSoftmaxCrossEntropyWithLogits(features=x, labels=tf.argmax(x, 1)),
          VECTOR, "SparseSoftmaxCrossEntropyWithLogits with its gradient"),
