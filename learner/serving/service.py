@@ -283,7 +283,7 @@ class _Stream:
             self.listen()
 
     def _end_half_closed(self) -> None:
-        if self._half_closed and self.lease.session.idle:
+        if self._half_closed and self.lease.session.owes_nothing:
             self.end(None)
 
     def _take_in(self, message: pb.ClientMessage) -> bool:

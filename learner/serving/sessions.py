@@ -57,6 +57,11 @@ class Session:
         return not self._in_flight
 
     @property
+    def owes_nothing(self) -> bool:
+        """Whether no step waits whose answer would go to the present stream."""
+        return self._in_flight.keys() <= self._asked_elsewhere
+
+    @property
     def all_wait(self) -> bool:
         """Whether a step of all environments waits for its answer: before that, the client has no other
         step to send."""

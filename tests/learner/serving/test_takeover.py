@@ -323,6 +323,24 @@ def test_who_says_that_it_will_say_no_more_is_still_answered() -> None:
     run(story)
 
 
+def test_who_resumes_and_says_no_more_waits_for_no_step_that_it_did_not_send() -> None:
+    async def story(learner: Learner) -> None:
+        former = Call(learner.service)
+        opened = await former.open()
+        await former.bring(step(1, 10))
+        stream = Call(learner.service)
+        assert (await stream.open(resume_token=opened.session_token)).resumed
+        await stream.bring(None)
+        await stream.task
+        await learner.answer(0)
+        again = Call(learner.service)
+        assert (await again.open(resume_token=opened.session_token)).resumed
+        await again.bring(step(1, 10))
+        assert again.actions() == [(1, [10])], "the answer was kept"
+
+    run(story)
+
+
 def test_what_was_answered_before_a_close_is_sent_before_it() -> None:
     async def story(learner: Learner) -> None:
         stream = Call(learner.service)
