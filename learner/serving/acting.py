@@ -1,14 +1,16 @@
 """The acting half of a learner, put together: from the requests of one lane to their answers."""
 
+import time
 from collections.abc import Mapping
 from functools import partial
+from typing import cast
 
 from learner.agents.agent import Policy
 from learner.experience.unrolls import Layout
 from learner.serving.batcher import Batcher, InferenceBatch
 from learner.serving.inference import Experience, InferenceWorker
 from learner.serving.leases import Lane
-from learner.serving.policy_call import PolicyEngine, PolicyFunction
+from learner.serving.policy_call import PolicyAnswer, PolicyEngine, PolicyFunction
 from learner.serving.slots import Slots
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations, Spread, merged
@@ -81,6 +83,7 @@ class Acting:
         self._latencies = {name: Durations() for name in names}
         self._workers: list[InferenceWorker] = []
         self._at_once: InferenceWorker | None = None
+        self._event_loops_calls = _MeasuredCalls(self.policy)
 
     @property
     def layout(self) -> Layout:
@@ -91,7 +94,10 @@ class Acting:
         """Start the inference threads; every answered step goes to both."""
         for name, clock in self.clocks.items():
             latency = self._latencies[name]
-            self._workers.append(InferenceWorker(self.policy, clock, latency, episodes, experience))
+            threaded = len(self._workers) < self._num_threads
+            # An inference worker calls its policy, and does nothing else with it.
+            policy = self.policy if threaded else cast(PolicyFunction, self._event_loops_calls)
+            self._workers.append(InferenceWorker(policy, clock, latency, episodes, experience))
         for name, worker in zip(self.clocks, self._workers[: self._num_threads], strict=False):
             threads.start(name, partial(worker.run, self.batcher))
         if self.policy.by_numpy:
@@ -127,9 +133,36 @@ class Acting:
         busy = sum(clock.busy_seconds() for clock in self.clocks.values())
         # Of one thread, so that its growth a second is the load: 1 where no more rows can be inferred.
         load = sum(worker.load_seconds for worker in self._workers) / self._num_threads
-        own = {"busy_seconds": busy, "load_seconds": load}
+        own = {
+            "busy_seconds": busy,
+            "load_seconds": load,
+            "event_loop_policy_cpu_seconds": self._event_loops_calls.cpu_seconds,
+            "event_loop_policy_load_seconds": self._event_loops_calls.load_seconds,
+        }
         return {**self.batcher.statistics(), **self.slots.statistics(), **own}
 
     def spreads(self) -> Mapping[str, Spread]:
         """How batches are spread: their rows, the seconds that they waited, and those that they took."""
         return {**self.batcher.spreads(), "latency": merged(list(self._latencies.values()))}
+
+
+class _MeasuredCalls:
+    """The policy's calls by one thread, and what they cost it. Any thread may read that.
+
+    CPU time, since it is taken off the thread's own: by the clock a call takes longer where it waits for
+    the interpreter's lock, and that is no room for more.
+    """
+
+    def __init__(self, policy: PolicyFunction) -> None:
+        self._policy = policy
+        self.cpu_seconds = 0.0
+        self.load_seconds = 0.0
+        """CPU seconds that their rows would have taken in calls of the best size"""
+
+    def __call__(self, batch: InferenceBatch) -> PolicyAnswer:
+        begun = time.thread_time()
+        answer = self._policy(batch)
+        seconds = time.thread_time() - begun
+        self.cpu_seconds += seconds
+        self.load_seconds += seconds * answer.efficiency
+        return answer
