@@ -136,6 +136,10 @@ class Acting:
         # Of one thread, so that its growth a second is the load: 1 where no more rows can be inferred.
         load = sum(worker.load_seconds for worker in self._workers) / self._num_threads
         own = {"busy_seconds": busy, "load_seconds": load}
+        own |= {
+            "event_loop_policy_cpu_seconds": sum(worker.cpu_seconds for worker in self._workers),
+            "event_loop_policy_load_seconds": sum(worker.cpu_load_seconds for worker in self._workers),
+        }
         return {**self.batcher.statistics(), **self.slots.statistics(), **own}
 
     def spreads(self) -> Mapping[str, Spread]:

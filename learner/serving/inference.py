@@ -1,5 +1,6 @@
 """Inference: batches of observations in, actions out, steps to the experience."""
 
+import time
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -56,6 +57,10 @@ class InferenceWorker:
         self.load_seconds = 0.0
         """Time that the rows so far would have taken in calls of the best size: a thread that is always
         busy, but with small calls, could do more."""
+        self.cpu_seconds = 0.0
+        """CPU time of the policy calls by `act_at_once`, which is a part of their thread's"""
+        self.cpu_load_seconds = 0.0
+        """what of that their rows would have taken in calls of the best size"""
 
     def run(self, batches: Iterable[InferenceBatch]) -> None:
         """The body of an inference thread, until there are no more batches."""
@@ -87,12 +92,16 @@ class InferenceWorker:
                 return True
             with self._clock.busy():
                 with self._latency.measured():
+                    begun = time.thread_time()
                     answer = self._policy(batch)
+                    cpu_seconds = time.thread_time() - begun
                     # Answered before it is recorded: actors go on meanwhile, and this thread alone hears
                     # of their next steps.
                     batch.reply(answer.action, answer.version)
                 self._record(batch, answer)
             self.load_seconds += self._clock.last_seconds * answer.efficiency
+            self.cpu_seconds += cpu_seconds
+            self.cpu_load_seconds += cpu_seconds * answer.efficiency
             batcher.give_back(batch)
         return False
 

@@ -170,6 +170,16 @@ INFERENCE = (
         "Seconds that a thread's rows so far would have taken in calls of the best size.",
     ),
     Exported(
+        "seedbed_event_loop_policy_cpu_seconds_total", _COUNTER,
+        "acting/event_loop_policy_cpu_seconds",
+        "Of the event loop's CPU seconds, those of policy calls that it made itself.",
+    ),
+    Exported(
+        "seedbed_event_loop_policy_load_seconds_total", _COUNTER,
+        "acting/event_loop_policy_load_seconds",
+        "CPU seconds that the rows of these calls would have taken in calls of the best size.",
+    ),
+    Exported(
         "seedbed_inference_busy_ratio", _GAUGE, "inference_busy",
         "Part of the last interval that the busiest thread that infers did so, 0 to 1.",
     ),

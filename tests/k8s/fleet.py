@@ -15,9 +15,19 @@ QUEUE_FULL = "seedbed_unroll_queue_full_seconds_total"
 INFERENCE_LOAD = "seedbed_inference_load_seconds_total"
 INFERENCE_BUSY = "seedbed_inference_busy_seconds_total"
 EVENT_LOOP = "seedbed_event_loop_cpu_seconds_total"
+POLICY_CPU = "seedbed_event_loop_policy_cpu_seconds_total"
+POLICY_LOAD = "seedbed_event_loop_policy_load_seconds_total"
 UPDATES = "seedbed_updates_total"
 
-RATIOS = (WAITS, QUEUE_FULL, INFERENCE_LOAD, INFERENCE_BUSY, EVENT_LOOP)
+RATIOS = (
+    WAITS,
+    QUEUE_FULL,
+    INFERENCE_LOAD,
+    INFERENCE_BUSY,
+    EVENT_LOOP,
+    POLICY_CPU,
+    POLICY_LOAD,
+)
 """Counters of seconds, whose rates are parts of the time."""
 
 LIMITED_BY_TRAINING = ("training", "accelerator", "learner cores")
@@ -34,6 +44,8 @@ class Workload:
     learner_cores: float = 8.0
     inference_threads: int = 1
     max_rows: int = 256
+    policy_part: float = 0.65
+    """of what a policy call costs, the policy; the rest is what is done with its answer"""
 
     def deployment(self, actors: int) -> Deployment:
         # Each pod has a core of its own.
@@ -83,12 +95,18 @@ class Workload:
         training /= 1 - found.rate * self.costs.accelerated_row
         # Little's law: a cycle longer than the round trip was spent before a full queue.
         blocked = 1 - trip.seconds * found.rate / (actors * rows)
+        load = min(found.rate * self._cheapest_row(), 1.0)
+        messages = found.rate / rows * self.costs.event_loop.at(rows)
+        # One thread does both, so messages leave the rest for calls.
+        at_once = min(found.inference_busy, 1 - messages) if self.costs.on_event_loop else 0.0
         return {
             WAITS: 0.0 if waits_for_training else max(1 - training, 0.0),
             QUEUE_FULL: max(blocked, 0.0) if waits_for_training else 0.0,
-            INFERENCE_LOAD: min(found.rate * self._cheapest_row(), 1.0),
+            INFERENCE_LOAD: load,
             INFERENCE_BUSY: found.inference_busy,
-            EVENT_LOOP: found.rate / rows * self.costs.event_loop.at(rows),
+            EVENT_LOOP: messages + at_once,
+            POLICY_CPU: self.policy_part * at_once,
+            POLICY_LOAD: self.policy_part * min(load, at_once),
             "seedbed_actors": actors,
             UPDATES: found.rate,
         }

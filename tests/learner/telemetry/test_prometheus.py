@@ -1,13 +1,17 @@
 """What a scrape is answered: parsed by Prometheus's own parser, and compared with its page."""
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 from prometheus_client.metrics_core import Metric
 
+from learner.flags import LEASE_START
 from learner.local_actors import LocalActors
+from learner.serving.policy_call import PolicyEngine
 from learner.serving.recorder import FileRecorder
 from learner.telemetry.exported import METRICS, Kind
 from learner.telemetry.prometheus import BUILD_INFO, CONTENT_TYPE, PrometheusMetrics, _version_of
@@ -15,6 +19,7 @@ from learner.telemetry.report import Report, metrics
 from learner.telemetry.statistics import Histogram, Registry
 from protos import PROTOCOL_MINOR, PROTOCOL_VERSION
 from tests.fakes import FakeLearner, LogLines
+from tests.learner.serving.test_acting import MAX_ROWS, Story
 from tests.learner.serving.wire import Stream, step
 from tests.learner.telemetry.scraping import everything, exposed, report
 
@@ -184,6 +189,24 @@ def test_streams_and_leases_are_told_as_they_come_and_go(tmp_path: Path) -> None
             stream.ended()
         errors = samples(exposed(prometheus)["seedbed_stream_errors_total"])
         assert errors[("invalid_argument",)] == 1
+
+
+@pytest.mark.parametrize("engine", ["numpy", "tensorflow"])
+def test_policy_calls_of_the_event_loop_are_told(engine: PolicyEngine) -> None:
+    story = Story(engine=engine)
+    story.acting.policy.efficiency = [0.25] * (MAX_ROWS + 1)
+    registry = Registry()
+    registry.register("acting", story.acting.statistics)
+    prometheus = PrometheusMetrics(registry, env=None)
+    assert value(prometheus, "seedbed_event_loop_policy_cpu_seconds_total") == 0
+    story.start()
+    begun = time.thread_time()
+    story.ask([0, 1], [10, 20], LEASE_START)
+    spent = time.thread_time() - begun
+    story.end()
+    seconds = value(prometheus, "seedbed_event_loop_policy_cpu_seconds_total")
+    assert (0 < seconds < spent) if engine == "numpy" else seconds == 0
+    assert value(prometheus, "seedbed_event_loop_policy_load_seconds_total") == seconds / 4
 
 
 def test_parts_of_the_process_report_what_is_exported_of_them(tmp_path: Path) -> None:
