@@ -293,6 +293,8 @@ class _Stream:
         if kind == "step":
             if (request := lease.session.accept(message.step)) is not None:
                 self._leases.submit(lease, message.step.sequence, request)
+            else:
+                self.listen()  # Nothing was submitted, whose turn's end would see to that.
             return True
         if kind == "close":
             if message.close.error:

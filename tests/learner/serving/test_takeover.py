@@ -379,6 +379,8 @@ def test_who_steps_all_environments_is_listened_to_again_once_it_is_answered() -
         assert not stream.listens, "it has nothing to say"
         await settle()
         assert stream.listens, "it may close"
+        await stream.bring(step(1, 10, 11))  # sent again, as after a resumption
+        assert stream.listens, "it may close"
         await learner.answer(0)
         stream.arrive(step(2, 20, environments=[0]))
         assert stream.listens, "it may step the other one"
