@@ -19,8 +19,8 @@ from learner.telemetry.run_directory import RunDirectory
 from learner.training.weights import PublishedWeights
 
 target, name = {
-    "inference": (InferenceWorker, "_act"),
-    "event loop": (InferenceWorker, "_act"),
+    "inference": (InferenceWorker, "_record"),
+    "event loop": (InferenceWorker, "_record"),
     "prefetch": (UnrollPool, "gather"),
     "training": (PublishedWeights, "publish"),
     "reporter": (RunDirectory, "write_metrics"),
