@@ -42,7 +42,7 @@ class Evaluation(NamedTuple):
 
 
 class ActorCriticPolicy:
-    """Implements `Policy`. Records "action" (as sampled), "log_prob" and "value".
+    """Implements `Policy`. Records "action" (as sampled) and "log_prob"; "value" where it is asked for.
 
     Args:
         spec: of the environments to act in.
@@ -50,17 +50,25 @@ class ActorCriticPolicy:
         seed: decides the initial weights; the same seed gives the same.
         tracks_returns: whether the memory holds, and the record gets, the discounted return of the
             past, by which rewards are normalised.
+        records_values: whether the record gets V(x). Where it does not, acting computes none.
 
     Raises:
         ConfigError: the options do not fit the observation or the action.
     """
 
     def __init__(
-        self, spec: EnvironmentSpec, options: AgentOptions, seed: int, *, tracks_returns: bool = False
+        self,
+        spec: EnvironmentSpec,
+        options: AgentOptions,
+        seed: int,
+        *,
+        tracks_returns: bool = False,
+        records_values: bool = False,
     ) -> None:
         rng = np.random.default_rng(seed)
         self._options = options
         self._tracks_returns = tracks_returns
+        self._records_values = records_values
         self.distribution = make_distribution(
             spec.action, mean=options.policy_mean, std=options.policy_std
         )
@@ -116,8 +124,9 @@ class ActorCriticPolicy:
         record = {
             "action": action,
             "log_prob": self.distribution.log_prob(parameters, action),
-            "value": self._value_head(for_value),
         }
+        if self._records_values:
+            record["value"] = self._value_head(for_value)
         if self._tracks_returns:
             record[RETURN] = new_state[RETURN] = self._return_after(inputs, state[RETURN])
         return ActOutputs(self.distribution.to_environment(action), record), new_state
@@ -147,9 +156,14 @@ class ActorCriticPolicy:
 class ActorCriticAgent:
     """An actor-critic policy, its optimizer and its normalizers: `Agent` but for `update`.
 
+    `learns_from_recorded_values` is of those whose update reads the V(x) that acting saw; the others
+    compute their own, and acting is spared it.
+
     Of learners that train together, every one takes the same steps: those of the losses' gradients
     over all their batches.
     """
+
+    learns_from_recorded_values = False
 
     def __init__(
         self,
@@ -161,7 +175,7 @@ class ActorCriticAgent:
     ) -> None:
         self._options, self._spec, self._seed = options, spec, seed
         self._learners = learners
-        self._policy = ActorCriticPolicy(spec, options, seed)
+        self._policy = self._new_policy()
         rate = options.value_learning_rate
         names = self._policy.value_variables if rate else []
         self._optimizer = Optimizer(options, self._policy.trainable, dict.fromkeys(names, rate))
@@ -174,8 +188,7 @@ class ActorCriticAgent:
 
     def make_policy(self) -> ActorCriticPolicy:
         """Another copy of the policy, with variables of its own: what inference acts with."""
-        tracks = self._options.normalize_rewards
-        return ActorCriticPolicy(self._spec, self._options, self._seed, tracks_returns=tracks)
+        return self._new_policy(tracks_returns=self._options.normalize_rewards)
 
     @property
     def variables(self) -> Mapping[str, Any]:
@@ -186,6 +199,15 @@ class ActorCriticAgent:
             | prefixed("policy", self._policy.statistics)
             | prefixed("optimizer", self._optimizer.variables)
             | ({} if normalizer is None else prefixed("reward_normalizer", normalizer.variables))
+        )
+
+    def _new_policy(self, *, tracks_returns: bool = False) -> ActorCriticPolicy:
+        return ActorCriticPolicy(
+            self._spec,
+            self._options,
+            self._seed,
+            tracks_returns=tracks_returns,
+            records_values=self.learns_from_recorded_values,
         )
 
     def observe(self, batch: Batch) -> None:

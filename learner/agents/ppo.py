@@ -62,6 +62,8 @@ class PPOAgent(ActorCriticAgent):
     at its beginning (by mu); one without gets single transitions, shuffled.
     """
 
+    learns_from_recorded_values = True
+
     def __init__(
         self,
         options: AgentOptions,

@@ -49,7 +49,9 @@ def test_an_update_counts_each_row_once_and_acting_gets_the_moments(agent: str) 
     for name, variable in plain.policy.trainable.items():
         variable.assign(learned.policy.trainable[name])
     truth, _ = samples.act(plain.policy, [normal], {}, greedy=True)
-    np.testing.assert_allclose(found.record["value"], truth.record["value"], rtol=1e-4, atol=1e-4)
+    assert found.record.keys() == truth.record.keys()
+    for name, value in found.record.items():
+        np.testing.assert_allclose(value, truth.record[name], rtol=1e-4, atol=1e-4)
 
 
 def test_the_moments_are_those_of_the_batch_before_it_is_learned_from() -> None:
@@ -92,6 +94,13 @@ def test_rewards_are_normalised_by_recorded_returns(agent: str) -> None:
     truth = np.clip(batch.reward.numpy()[1:], -1.5, 1.5) / returns[1:].std()
     np.testing.assert_allclose(learned.rewards(batch), truth, rtol=1e-4)
     assert float(learned.variables["reward_normalizer/count"]) == returns[1:].size
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_acting_computes_values_only_for_who_learns_from_them(agent: str) -> None:
+    outputs, _ = samples.act(build(agent).make_policy(), [np.zeros((2, 4), np.float32)], {})
+
+    assert ("value" in outputs.record) == (agent == "ppo")
 
 
 def test_only_acting_in_training_tracks_returns() -> None:
@@ -149,7 +158,7 @@ def test_a_tower_of_the_values_own_is_refused_where_convolutions_are_shared() ->
     ("name", "activation"), [("tanh", np.tanh), ("relu6", lambda x: np.clip(x, 0, 6))]
 )
 def test_the_activation_is_between_the_layers(name: str, activation: Any) -> None:
-    agent = build(activation=name)
+    agent = build("ppo", activation=name)
     weights = {key: v.numpy() for key, v in agent.policy.trainable.items()}
     rows = np.random.default_rng(0).normal(0, 5, (9, 4)).astype(np.float32)
 

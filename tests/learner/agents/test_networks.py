@@ -39,7 +39,7 @@ CASES: dict[str, tuple[spaces.Space[Any], dict[str, Any]]] = {
 def test_unroll_equals_acting_step_by_step(case: str) -> None:
     observation, options = CASES[case]
     spec = samples.spec(observation)
-    policy = ActorCriticPolicy(spec, AgentOptions(**options), seed=1)
+    policy = ActorCriticPolicy(spec, AgentOptions(**options), seed=1, records_values=True)
     batch = samples.rollout(policy, spec, length=7, batch=3)
     assert batch.first.numpy()[1:].any()
 
