@@ -14,6 +14,11 @@ from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations
 
 
+CALLS_PER_TIMING = 16
+"""Policy calls of which one is timed by the thread's CPU clock, and speaks for the others until the next
+is: to read that clock is a system call, which takes as long as a small policy's matrix products."""
+
+
 class Experience(Protocol):
     """Where answered steps go: `learner.experience.unrolls.UnrollWriter`, or an evaluation."""
 
@@ -58,9 +63,13 @@ class InferenceWorker:
         """Time that the rows so far would have taken in calls of the best size: a thread that is always
         busy, but with small calls, could do more."""
         self.cpu_seconds = 0.0
-        """CPU time of the policy calls by `act_at_once`, which is a part of their thread's"""
+        """CPU time of the policy calls by `act_at_once`, which is a part of their thread's; as the calls
+        say that were timed"""
         self.cpu_load_seconds = 0.0
         """what of that their rows would have taken in calls of the best size"""
+        self._calls = 0
+        self._call_seconds = 0.0
+        """CPU time of the call that was timed last"""
 
     def run(self, batches: Iterable[InferenceBatch]) -> None:
         """The body of an inference thread, until there are no more batches."""
@@ -91,19 +100,27 @@ class InferenceWorker:
             if batch is None:
                 return True
             with self._clock.busy():
-                with self._latency.measured():
-                    begun = time.thread_time()
-                    answer = self._policy(batch)
-                    cpu_seconds = time.thread_time() - begun
-                    # Answered before it is recorded: actors go on meanwhile, and this thread alone hears
-                    # of their next steps.
-                    batch.reply(answer.action, answer.version)
+                answer = self._act(batch)
+                # Answered before it is recorded: actors go on meanwhile, and this thread alone hears of
+                # their next steps.
+                batch.reply(answer.action, answer.version)
+                self._latency.add(self._clock.working_seconds())
                 self._record(batch, answer)
             self.load_seconds += self._clock.last_seconds * answer.efficiency
-            self.cpu_seconds += cpu_seconds
-            self.cpu_load_seconds += cpu_seconds * answer.efficiency
+            self.cpu_seconds += self._call_seconds
+            self.cpu_load_seconds += self._call_seconds * answer.efficiency
             batcher.give_back(batch)
         return False
+
+    def _act(self, batch: InferenceBatch) -> PolicyAnswer:
+        """What the policy says, and now and then what CPU time that takes."""
+        self._calls += 1
+        if self._calls % CALLS_PER_TIMING != 1:
+            return self._policy(batch)
+        begun = time.thread_time()
+        answer = self._policy(batch)
+        self._call_seconds = time.thread_time() - begun
+        return answer
 
     def _record(self, batch: InferenceBatch, answer: PolicyAnswer) -> None:
         steps = _steps(batch, answer)

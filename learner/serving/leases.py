@@ -25,6 +25,9 @@ from protos.specs import EnvironmentSpec
 
 logger = logging.getLogger(__name__)
 
+CPU_NOTE_SECONDS = 0.01
+"""How old the note of the event loop's CPU time may be while it works: to ask for it is a system call."""
+
 
 class Outbox(Protocol):
     """The way out of one stream."""
@@ -120,6 +123,7 @@ class Leases:
         self._seconds_waiting = 0.0
         self._seconds_acting = 0.0
         self._cpu_seconds = 0.0
+        self._note_cpu_at = 0.0
 
     def begin(self, lane: Lane, count: int, client: str, client_version: str) -> Lease:
         """A new lease of `count` environments.
@@ -267,8 +271,9 @@ class Leases:
                 if lease.outbox is not None:
                     lease.outbox.listen()
             self._release_over()
-            # Once a batch: that is when there is work, and only this thread can ask.
-            self._cpu_seconds = time.thread_time()
+            # Where there is work, and by this thread, which alone can ask.
+            if (now := time.monotonic()) >= self._note_cpu_at:
+                self._cpu_seconds, self._note_cpu_at = time.thread_time(), now + CPU_NOTE_SECONDS
         except Exception as error:  # noqa: BLE001 - asyncio would only log it, and the learner hang
             self._on_failure(error)
         finally:
