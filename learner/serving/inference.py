@@ -13,7 +13,6 @@ from learner.serving.policy_call import PolicyAnswer, PolicyFunction
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations
 
-
 CALLS_PER_TIMING = 16
 """Policy calls of which one is timed by the thread's CPU clock, and speaks for the others until the next
 is: to read that clock is a system call, which takes as long as a small policy's matrix products."""
