@@ -26,7 +26,7 @@ from protos.specs import EnvironmentSpec
 logger = logging.getLogger(__name__)
 
 CPU_NOTE_SECONDS = 0.01
-"""How old the note of the event loop's CPU time may be while it works: asking for it is a system call."""
+"""How old the note of the event loop's CPU time may be while it works: asking is a system call."""
 
 
 class Outbox(Protocol):
