@@ -207,9 +207,12 @@ class InferenceClient:
         if self._abandoned:
             self._start_over()
         failure: RequestError | None = None
-        attempts = self._attempts()
+        attempts: Iterator[int] | None = None
         while True:
-            stream = self._stream or self._connect(attempts, failure)
+            stream = self._stream
+            if stream is None:
+                attempts = attempts or self._attempts()
+                stream = self._connect(attempts, failure)
             try:
                 return stream.exchange(step, self._answer_timeout_seconds)
             except RequestError as error:
@@ -221,7 +224,7 @@ class InferenceClient:
                 failure = error
                 if isinstance(error, DeadlineExceeded):
                     # It is there, but slow: the time without it begins anew.
-                    attempts = self._attempts()
+                    attempts = None
             except KeyboardInterrupt:
                 self._abandoned = True
                 raise

@@ -69,10 +69,15 @@ class GymnasiumVector:
             raise self._failure("step()", error) from error
         first = self._last
         terminated = self._rows("terminated", terminated, BOOL)
-        truncated = self._rows("truncated", truncated, BOOL) & ~terminated
+        truncated = self._rows("truncated", truncated, BOOL)
         reward = self._rows("reward", reward, REWARD)
+        # Few steps begin or end an episode: to look is cheaper than to compute.
+        if np.count_nonzero(terminated):
+            truncated = truncated & ~terminated
+        if np.count_nonzero(first):
+            reward = np.where(first, NO_REWARD, reward)
         self._last = terminated | truncated
-        return TimeStep(observation, np.where(first, NO_REWARD, reward), terminated, truncated, first)
+        return TimeStep(observation, reward, terminated, truncated, first)
 
     def render(self) -> np.ndarray | None:
         try:
@@ -92,6 +97,8 @@ class GymnasiumVector:
     def _rows(self, what: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray:
         """`values` as [N] of the dtype."""
         array = np.asarray(values)
+        if array.shape == self._shape and array.dtype == dtype:
+            return array
         if array.shape != self._shape or not fits(array, dtype):
             raise EnvironmentFailure(
                 f"environment {self._env_id}: step() must return {what} as "

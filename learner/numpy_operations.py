@@ -7,6 +7,7 @@ which are TensorFlow's strength.
 What TensorFlow refuses at run time, NumPy may compute: indices below 0 count from the end here.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -297,7 +298,7 @@ def _gather(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
     # As the cross entropy of deterministic operations has it.
     if batch_dims != 1 or x_rank != 2 or indices_rank != 1 or axis not in (1, -1):
         raise Unsupported("GatherV2 of slices with batch dimensions")
-    return lambda x, indices, _: x[np.arange(len(x)), indices]
+    return lambda x, indices, _: x[_numbers(len(x)), indices]
 
 
 def _select(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
@@ -356,9 +357,10 @@ def _check_product(operation: Any) -> None:
 def _matmul(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
     _check_product(operation)
     across = [operation.get_attr(name) for name in ("transpose_a", "transpose_b")]
+    # Of two matrices, `np.dot` is the same, and begins sooner.
     if across == [False, False]:
-        return np.matmul
-    return lambda a, b: np.matmul(a.T if across[0] else a, b.T if across[1] else b)
+        return np.dot
+    return lambda a, b: np.dot(a.T if across[0] else a, b.T if across[1] else b)
 
 
 def _batch_matmul(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
@@ -460,10 +462,18 @@ def _cross_entropy(operation: Any, constants: Sequence[np.ndarray | None]) -> Fu
         z = logits.T.copy()
         z -= np.maximum.reduce(z, 0)
         rows = z.shape[1]
-        chosen = z.take(labels * rows + np.arange(rows))
+        chosen = z.take(labels * rows + _numbers(rows))
         return np.log(np.add.reduce(np.exp(z, z), 0)) - chosen, None
 
     return cross_entropy
+
+
+@functools.lru_cache(maxsize=256)
+def _numbers(count: int) -> np.ndarray:
+    """0 to count - 1, to be read alone."""
+    numbers = np.arange(count)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def _key_and_counter(operation: Any, constants: Sequence[np.ndarray | None]) -> Function:
