@@ -100,6 +100,22 @@ class Meter:
         )
 
 
+def together(windows: Sequence[Window]) -> Window:
+    """Several windows as one, without what was between them: its `ended` is not when the last of them
+    ended. All must have watched the same names."""
+    seconds = sum(window.seconds for window in windows)
+    return Window(
+        began=windows[0].began,
+        seconds=seconds,
+        cpu_seconds={
+            name: sum(window.cpu_seconds[name] for window in windows) for name in windows[0].cpu_seconds
+        },
+        own_cpu_seconds=sum(window.own_cpu_seconds for window in windows),
+        foreign_cpu=sum(window.foreign_cpu * window.seconds for window in windows) / seconds,
+        steal=sum(window.steal * window.seconds for window in windows) / seconds,
+    )
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU seconds that all threads of the process have had, those that have ended included."""
     return time.clock_gettime(~pid << 3 | PROCESS_CLOCK)

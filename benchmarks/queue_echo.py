@@ -1,7 +1,11 @@
 """A bare echo over the transport that seedbed has: completion queues, asked by the threads that wait."""
 
+import asyncio
+import threading
 import time
 from array import array
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -10,14 +14,15 @@ import grpc
 from actor.call import Call
 from benchmarks.children import raise_file_limit, with_port
 from benchmarks.echo import OPTIONS
-from benchmarks.streams import ACT, CHANNEL_OPTIONS, Plan, answer_windows
+from benchmarks.load import turns
+from benchmarks.streams import ACT, CHANNEL_OPTIONS, Plan, traffic
 from learner.serving.completion_loop import CompletionLoop
 from learner.serving.rpc import Rpc
 from learner.serving.rpc_server import RpcServer
 
 
 def run_queue_echo(connection: Connection, address: str, reply_bytes: int) -> None:
-    """The server's process: says its address once it serves; ends with the benchmark."""
+    """The server's process: says its address once it serves; ends when the pipe closes."""
     raise_file_limit()
     reply = bytes(reply_bytes)
 
@@ -40,24 +45,41 @@ def run_queue_echo(connection: Connection, address: str, reply_bytes: int) -> No
         port = server.bind(address)
         server.start()
         connection.send(with_port(address, port))
-        await loop.create_future()
+        closed = asyncio.Event()
+        threading.Thread(
+            target=_when_closed,
+            args=(connection, lambda: loop.call_soon_threadsafe(closed.set)),
+            name="pipe",
+            daemon=True,
+        ).start()
+        await closed.wait()
+        await server.stop(grace=0.0)
 
     loop = CompletionLoop()
     loop.run_until_complete(serve())
+    loop.close()
 
 
-def run_calls(connection: Connection, plan: Plan, stopped: Any) -> None:
+def _when_closed(connection: Connection, then: Callable[[], object]) -> None:
+    """In a thread, as the loop waits for no files. Nothing is ever sent over the pipe."""
+    connection.poll(None)
+    then()
+
+
+def run_calls(connection: Connection, plan: Plan, paused: Any) -> None:
     """A client's process: `plan.step` and its answer on one call, as `run_streams` does it."""
     call = Call(plan.address, ACT, options=CHANNEL_OPTIONS, credentials=None, metadata=())
     stamps = array("d")
     _exchange(call, plan.step)
     connection.send("open")
-    while not stopped.value:
-        began = time.monotonic()
+    for _ in turns(connection, partial(traffic, stamps)):
         _exchange(call, plan.step)
-        stamps.extend((began, time.monotonic()))
+        connection.send("working")
+        while not paused.value:
+            began = time.monotonic()
+            _exchange(call, plan.step)
+            stamps.extend((began, time.monotonic()))
     call.cancel()
-    answer_windows(connection, stamps)
 
 
 def _exchange(call: Call, message: bytes) -> None:

@@ -7,32 +7,45 @@ echo server, and the same policy on batches of the same mean size. `ratio` is th
 part of 1 / (1 / echo + 1 / policy), the rate at which nothing else would cost anything. The echo is of
 `grpc.aio`, what a server in Python is built on as a rule; beside it is one over seedbed's own transport,
 which is faster, with a `transport_ratio` of its own.
+
+All of them are started once and measured in turn, in several rounds, while the others are idle. Each
+round has ratios of its own, in which a change of the machine's speed between rounds cancels; the ratios
+are the medians of these, and all other figures are of all rounds together.
 """
 
+import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from benchmarks import machine, output
 from benchmarks.children import Child, address, child
 from benchmarks.echo import run_echo
-from benchmarks.load import Loaded, load
-from benchmarks.measure import Meter, Window, percentiles
+from benchmarks.load import Load, Loaded, loading
+from benchmarks.measure import Meter, Window, percentiles, together
 from benchmarks.queue_echo import run_calls, run_queue_echo
 from benchmarks.serving_actor import ActorSetup, run_free_actor
-from benchmarks.serving_learner import Counters, Setup, local_options, run_learner
+from benchmarks.serving_learner import Counters, Setup, between, local_options, run_learner
 from benchmarks.streams import Plan, run_streams
 from benchmarks.worlds import parse_observation, spec_of
 from learner.config import LearnerOptions
 from learner.planning.ready import actions_message, step_message
+from protos.errors import ConfigError
 from protos.options import check_ranges, option, parse
 from protos.specs import EnvironmentSpec
 
 SEQUENCE = 10_000
 """A step in the middle of a session, for the sizes of messages."""
+
+RESUME_SECONDS = 0.1
+"""What a part is given in its turn before it is measured, to be at full speed again."""
+
+SHORTEST_SECONDS = 0.1
+"""A shorter window would have too few messages in it for a ratio of its own."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +74,30 @@ class ServingOptions:
     unroll_length: int = option(20, "transitions of a recorded unroll", at_least=1)
     record: bool = option(True, "record unrolls, which a thread takes and drops")
     transport: Literal["unix", "tcp"] = option("unix", "unix socket or TCP on 127.0.0.1")
-    seconds: float = option(6.0, "measured seconds of serving; half as many of each limit", above=0)
-    warm_up_seconds: float = option(1.5, "seconds before them", at_least=0)
+    seconds: float = option(6.0, "measured seconds of serving, and of each limit", above=0)
+    rounds: int = option(
+        4,
+        "rounds that share the seconds: in each, serving and the limits are measured in turn",
+        at_least=1,
+    )
+    warm_up_seconds: float = option(
+        1.5, "seconds of a round before them that does not count", at_least=0
+    )
     json: bool = option(False, "print one JSON object on the last line")
 
     def __post_init__(self) -> None:
         check_ranges(self)
         parse_observation(self.observation)
+        if self.window_seconds < SHORTEST_SECONDS:
+            raise ConfigError(
+                f"--rounds {self.rounds}: expected windows of at least {SHORTEST_SECONDS:g} s, found "
+                f"{self.window_seconds:g} s of --seconds {self.seconds:g}"
+            )
+
+    @property
+    def window_seconds(self) -> float:
+        """Measured seconds of each part in each round."""
+        return self.seconds / self.rounds
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -88,120 +118,206 @@ class ServingOptions:
         return local_options(options, self.actors * self.envs)
 
 
+class _Parts(NamedTuple):
+    """What is measured in turn, started and idle."""
+
+    learner: Child
+    actors: Load
+    echo: Load
+    transport: Load
+
+
+class _Policy(NamedTuple):
+    """A window of the policy alone."""
+
+    window: Window
+    rows: int
+    """in each call"""
+    calls: int
+    seconds: float
+
+
+class _Round(NamedTuple):
+    """A window of each part, one right after the other."""
+
+    serving: Loaded
+    echo: Loaded
+    transport: Loaded
+    policy: _Policy
+
+
 def measure(options: ServingOptions) -> tuple[dict[str, Any], dict[str, Window]]:
     """The figures, and the windows in which they were taken."""
+    with _parts(options) as parts:
+        if options.warm_up_seconds:
+            _round(parts, options.warm_up_seconds)
+        rounds = [_round(parts, options.window_seconds) for _ in range(options.rounds)]
+    windows = {
+        "serving": together([each.serving.window for each in rounds]),
+        "echo": together([each.echo.window for each in rounds]),
+        "transport": together([each.transport.window for each in rounds]),
+        "the policy": together([each.policy.window for each in rounds]),
+    }
+    return _result(options, rounds, windows), windows
+
+
+@contextmanager
+def _parts(options: ServingOptions) -> Iterator[_Parts]:
     with (
         address(options.transport) as listen,
         child(
-            "learner",
-            run_learner,
-            Setup(listen, options.spec, options.learner, options.record),
+            "learner", run_learner, Setup(listen, options.spec, options.learner, options.record)
         ) as learner,
+        _echo_load(options, "echo", run_echo, run_streams) as echo,
+        _echo_load(options, "transport", run_queue_echo, run_calls) as transport,
+        loading(learner, run_free_actor, [_actor(options, learner)] * options.actors) as actors,
     ):
-        served = _serve(options, learner)
-        serving = _serving(options, served)
-        rows = max(round(serving["mean_batch"]), 1)
-        policy, policy_window = _policy(options, learner, rows)
-    echo, echo_window = _echo(options, run_echo, run_streams)
-    transport, transport_window = _echo(options, run_queue_echo, run_calls)
-    rate = serving["observations_per_second"]
-    limit, transport_limit = _limit(echo, policy), _limit(transport, policy)
-    cpu_limit = sum(each["cpu_seconds_per_million"] for each in (echo, policy))
-    result = {
-        "serving": serving,
-        "echo": echo,
-        "transport": transport,
-        "policy": policy,
-        "limit_observations_per_second": limit,
-        "ratio": rate / limit,
-        "transport_ratio": rate / transport_limit,
-        "cpu_ratio": cpu_limit / serving["cpu_seconds_per_million"],
-    }
-    return result, {
-        "serving": served.window,
-        "echo": echo_window,
-        "transport": transport_window,
-        "the policy": policy_window,
-    }
+        yield _Parts(learner, actors, echo, transport)
 
 
-def _limit(*alone: dict[str, Any]) -> float:
-    """Observations a second where nothing costs anything but these."""
-    return 1 / sum(1 / each["observations_per_second"] for each in alone)
+@contextmanager
+def _echo_load(
+    options: ServingOptions, name: str, serve: Callable[..., None], call: Callable[..., None]
+) -> Iterator[Load]:
+    """The same messages, with `serve` and `call` as the processes' bodies."""
+    step, reply_bytes = _messages(options)
+    with (
+        address(options.transport) as listen,
+        child(name, serve, listen, reply_bytes) as server,
+        loading(server, call, [Plan(server.answer(), count=1, step=step)] * options.actors) as clients,
+    ):
+        yield clients
 
 
-def _serve(options: ServingOptions, learner: Child) -> Loaded:
-    setup = ActorSetup(
+def _messages(options: ServingOptions) -> tuple[bytes, int]:
+    """A request, and how many bytes its answer has."""
+    step = step_message(options.spec, options.envs, SEQUENCE).SerializeToString()
+    return step, actions_message(options.spec, options.envs, SEQUENCE).ByteSize()
+
+
+def _actor(options: ServingOptions, learner: Child) -> ActorSetup:
+    """Made once the learner says where it serves."""
+    return ActorSetup(
         learner.answer(),
         options.observation,
         options.num_actions,
         options.envs,
         options.actor_niceness,
     )
-    return load(
-        learner,
-        run_free_actor,
-        [setup] * options.actors,
-        warm_up_seconds=options.warm_up_seconds,
-        seconds=options.seconds,
-        look=lambda: learner.ask("counters"),
-    )
 
 
-def _serving(options: ServingOptions, served: Loaded) -> dict[str, Any]:
-    before: Counters = served.looks[0]
-    after: Counters = served.looks[1]
-    rows, batches = after.rows - before.rows, after.batches - before.batches
-    rate = rows / (after.time - before.time)
-    round_trips = np.concatenate(served.clients)
+def _round(parts: _Parts, seconds: float) -> _Round:
+    def loaded(clients: Load, look: Callable[[], Any] = lambda: None) -> Loaded:
+        return clients.window(seconds, warm_up_seconds=RESUME_SECONDS, look=look)
+
+    serving = loaded(parts.actors, lambda: parts.learner.ask("counters"))
+    echo, transport = loaded(parts.echo), loaded(parts.transport)
+    rows = max(round(_mean_batch(between([serving.looks]))), 1)
+    return _Round(serving, echo, transport, _policy(parts.learner, rows, seconds))
+
+
+def _policy(learner: Child, rows: int, seconds: float) -> _Policy:
+    learner.ask("policy", rows, RESUME_SECONDS)
+    meter = Meter({"server": [learner.pid]})
+    calls, took = learner.ask("policy", rows, seconds)
+    return _Policy(meter.stop(), rows, calls, took)
+
+
+# Figures ----------------------------------------------------------------------------------------
+
+
+def _result(
+    options: ServingOptions, rounds: Sequence[_Round], windows: dict[str, Window]
+) -> dict[str, Any]:
+    rates = _rates(options, rounds)
+    by_round = [_rates(options, [each]) for each in rounds]
+    for each in by_round:
+        each["ratio"] = each["serving"] / _limit(each["echo"], each["policy"])
+        each["transport_ratio"] = each["serving"] / _limit(each["transport"], each["policy"])
+    result = {
+        "serving": _serving([each.serving for each in rounds], windows["serving"], rates["serving"]),
+        "echo": _echo(options, [each.echo for each in rounds], windows["echo"], rates["echo"]),
+        "transport": _echo(
+            options, [each.transport for each in rounds], windows["transport"], rates["transport"]
+        ),
+        "policy": _policy_alone([each.policy for each in rounds], rates["policy"]),
+    }
+    cpu_limit = sum(result[name]["cpu_seconds_per_million"] for name in ("echo", "policy"))
+    return {
+        **result,
+        "limit_observations_per_second": _limit(rates["echo"], rates["policy"]),
+        "ratio": statistics.median(each["ratio"] for each in by_round),
+        "transport_ratio": statistics.median(each["transport_ratio"] for each in by_round),
+        "cpu_ratio": cpu_limit / result["serving"]["cpu_seconds_per_million"],
+        "rounds": by_round,
+    }
+
+
+def _rates(options: ServingOptions, rounds: Sequence[_Round]) -> dict[str, float]:
+    """Observations a second of each part, over all of these rounds."""
+
+    def echoed(parts: Sequence[Loaded]) -> float:
+        messages: int = sum(seen.messages for part in parts for seen in part.clients)
+        return messages * options.envs / sum(part.window.seconds for part in parts)
+
+    served = between([each.serving.looks for each in rounds])
+    policy = [each.policy for each in rounds]
+    return {
+        "serving": served.rows / served.time,
+        "echo": echoed([each.echo for each in rounds]),
+        "transport": echoed([each.transport for each in rounds]),
+        "policy": _policy_rows(policy) / sum(part.seconds for part in policy),
+    }
+
+
+def _limit(*rates: float) -> float:
+    """Observations a second where nothing costs anything but what has these rates alone."""
+    return 1 / sum(1 / rate for rate in rates)
+
+
+def _mean_batch(done: Counters) -> float:
+    return done.rows / max(done.batches, 1)
+
+
+def _serving(served: Sequence[Loaded], window: Window, rate: float) -> dict[str, Any]:
+    done = between([part.looks for part in served])
+    round_trips = np.concatenate([seen for part in served for seen in part.clients])
     return {
         "observations_per_second": rate,
         "messages": len(round_trips),
         "round_trip_ms": percentiles(round_trips),
-        "mean_batch": rows / max(batches, 1),
-        **_cpu(served.window, rate, "learner", "actors"),
-        "learner_threads_cpu_seconds_per_million": _threads(served, rate),
+        "mean_batch": _mean_batch(done),
+        **_cpu(window, rate, "learner", "actors"),
+        "learner_threads_cpu_seconds_per_million": _threads(done, window, rate),
     }
 
 
-def _policy(options: ServingOptions, learner: Child, rows: int) -> tuple[dict[str, Any], Window]:
-    meter = Meter({"server": [learner.pid], "clients": []})
-    rate = learner.ask("policy", rows, options.seconds / 2)
-    window = meter.stop()
-    per_million = window.cpu_seconds["server"] / window.seconds / rate * 1e6
-    policy = {
+def _policy_alone(policy: Sequence[_Policy], rate: float) -> dict[str, Any]:
+    rows = _policy_rows(policy)
+    cpu_seconds = sum(part.window.cpu_seconds["server"] for part in policy)
+    return {
         "observations_per_second": rate,
-        "batch": rows,
-        "cpu_seconds_per_million": per_million,
+        "batch": round(rows / sum(part.calls for part in policy)),
+        "cpu_seconds_per_million": cpu_seconds / rows * 1e6,
     }
-    return policy, window
+
+
+def _policy_rows(policy: Sequence[_Policy]) -> int:
+    return sum(part.calls * part.rows for part in policy)
 
 
 def _echo(
-    options: ServingOptions, serve: Callable[..., None], call: Callable[..., None]
-) -> tuple[dict[str, Any], Window]:
-    """The same messages, with `serve` and `call` as the processes' bodies."""
-    step = step_message(options.spec, options.envs, SEQUENCE).SerializeToString()
-    reply = actions_message(options.spec, options.envs, SEQUENCE).ByteSize()
-    with address(options.transport) as listen, child("echo", serve, listen, reply) as server:
-        plan = Plan(server.answer(), count=1, step=step)
-        echoed = load(
-            server,
-            call,
-            [plan] * options.actors,
-            warm_up_seconds=options.warm_up_seconds / 2,
-            seconds=options.seconds / 2,
-        )
-    round_trips = np.concatenate([seen.round_trip_seconds for seen in echoed.clients])
-    rate = len(round_trips) * options.envs / echoed.window.seconds
-    echo = {
+    options: ServingOptions, echoed: Sequence[Loaded], window: Window, rate: float
+) -> dict[str, Any]:
+    step, reply_bytes = _messages(options)
+    round_trips = np.concatenate([seen.round_trip_seconds for part in echoed for seen in part.clients])
+    return {
         "observations_per_second": rate,
         "request_bytes": len(step),
-        "reply_bytes": reply,
+        "reply_bytes": reply_bytes,
         "round_trip_ms": percentiles(round_trips),
-        **_cpu(echoed.window, rate, "server", "clients"),
+        **_cpu(window, rate, "server", "clients"),
     }
-    return echo, echoed.window
 
 
 def _cpu(window: Window, rate: float, server: str, clients: str) -> dict[str, float]:
@@ -215,17 +331,11 @@ def _cpu(window: Window, rate: float, server: str, clients: str) -> dict[str, fl
     }
 
 
-def _threads(served: Loaded, rate: float) -> dict[str, float]:
+def _threads(done: Counters, window: Window, rate: float) -> dict[str, float]:
     """CPU seconds for a million observations, by thread of the learner."""
-    before: Counters = served.looks[0]
-    after: Counters = served.looks[1]
-    elapsed = after.time - before.time
-    # Of each second, because the looks were taken a moment outside the window.
-    share = {
-        name: (spent - before.thread_cpu_seconds.get(name, 0.0)) / elapsed
-        for name, spent in after.thread_cpu_seconds.items()
-    }
-    whole = served.window.cpu_seconds["server"] / served.window.seconds
+    # Of each second, because the looks were taken a moment outside the windows.
+    share = {name: spent / done.time for name, spent in done.thread_cpu_seconds.items()}
+    whole = window.cpu_seconds["server"] / window.seconds
     share["native threads"] = whole - sum(share.values())
     return {name: spent / rate * 1e6 for name, spent in share.items()}
 
@@ -257,18 +367,24 @@ def tables(options: ServingOptions, result: dict[str, Any]) -> list[str]:
     # Seconds for a million observations are microseconds for one.
     split = [[name, spent, spent * options.envs] for name, spent in parts.items()]
     ratios = [
-        ["ratio of observations/s to the limit's", result["ratio"]],
-        ["the same, with its own transport's echo", result["transport_ratio"]],
-        ["ratio of the limit's CPU time to the measured", result["cpu_ratio"]],
-        ["mean batch", serving["mean_batch"]],
-        ["bytes of a request", echo["request_bytes"]],
+        ["ratio of observations/s to the limit's", *_spread(result, "ratio")],
+        ["the same, with its own transport's echo", *_spread(result, "transport_ratio")],
+        ["ratio of the limit's CPU time to the measured", result["cpu_ratio"], None, None],
+        ["mean batch", serving["mean_batch"], None, None],
+        ["bytes of a request", echo["request_bytes"], None, None],
     ]
     return [
         f"{options.actors} actors x {options.envs} environments, {options.spec}",
         output.table(headers, rates),
         output.table(("CPU", "us / observation", "us / message"), split),
-        output.table(("", "value"), ratios),
+        output.table(("", "median or whole", "lowest round", "highest round"), ratios),
     ]
+
+
+def _spread(result: dict[str, Any], name: str) -> list[float]:
+    """The median of the rounds, the lowest and the highest."""
+    found = [each[name] for each in result["rounds"]]
+    return [result[name], min(found), max(found)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,7 +1,9 @@
 """An actor as a process of its own, with environments of no cost: the real loop and the real client."""
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -10,7 +12,8 @@ import numpy as np
 from actor.client import InferenceClient
 from actor.loop import run_actor
 from actor.retry import RetryPolicy
-from benchmarks.children import DEADLINE_SECONDS, commands
+from benchmarks.children import DEADLINE_SECONDS
+from benchmarks.load import turns
 from benchmarks.worlds import FreeEnvironments, parse_observation
 
 
@@ -25,9 +28,9 @@ class ActorSetup:
     niceness: int
 
 
-def run_free_actor(connection: Connection, setup: ActorSetup, stopped: Any) -> None:
-    """The process: says "connected", acts until `stopped`, and then answers `(start, stop)` with the
-    round trips in that window, float64 seconds."""
+def run_free_actor(connection: Connection, setup: ActorSetup, paused: Any) -> None:
+    """The process, a client as `benchmarks.load.loading` has it: what it has seen are the round trips,
+    float64 seconds."""
     os.nice(setup.niceness)
     observation = parse_observation(setup.observation)
     environments = FreeEnvironments(observation, setup.num_actions, setup.num_envs)
@@ -40,7 +43,19 @@ def run_free_actor(connection: Connection, setup: ActorSetup, stopped: Any) -> N
     )
     with client:
         connection.send("connected")
-        run_actor(environments, client, stopped=lambda: bool(stopped.value))
-    for start, stop in commands(connection):
-        round_trips: np.ndarray = environments.round_trips(start, stop)
-        connection.send(round_trips)
+        stopped = _stopped(connection, paused, environments.round_trips)
+        run_actor(environments, client, stopped=partial(next, stopped))
+
+
+def _stopped(
+    connection: Connection, paused: Any, seen: Callable[[float, float], np.ndarray]
+) -> Iterator[bool]:
+    """What the loop asks before each step: whether to stop. Here it waits between its turns, so that the
+    session goes on where it was."""
+    for _ in turns(connection, seen):
+        # The round trip of this step began before the pause: it must not end within a window.
+        yield False
+        connection.send("working")
+        while not paused.value:
+            yield False
+    yield True

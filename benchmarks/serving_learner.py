@@ -4,7 +4,10 @@ server to the unrolls, with a thread in the trainer's place that takes unrolls a
 import dataclasses
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -18,6 +21,7 @@ from learner.flags import LeaseEnd
 from learner.operation_threads import set_operation_threads
 from learner.planning.ready import ready_batch
 from learner.serving.addresses import Addresses
+from learner.serving.batcher import InferenceBatch
 from learner.serving.server import InferenceServer
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.logs import import_tensorflow
@@ -41,7 +45,7 @@ class Counters:
     """What the learner has done by now."""
 
     time: float
-    """of `time.monotonic`"""
+    """of `time.monotonic`; seconds where they are the difference of two"""
     rows: int
     batches: int
     thread_cpu_seconds: dict[str, float]
@@ -59,6 +63,21 @@ def run_learner(connection: Connection, setup: Setup) -> None:
     for command, *arguments in commands(connection):
         connection.send(getattr(serving, command)(*arguments))
     serving.close()
+
+
+def between(looks: Sequence[tuple[Counters, Counters]]) -> Counters:
+    """What the learner did from the first to the second of each two looks, all of them together."""
+    spent: dict[str, float] = {}
+    for before, after in looks:
+        for name, seconds in after.thread_cpu_seconds.items():
+            since = seconds - before.thread_cpu_seconds.get(name, 0.0)
+            spent[name] = spent.get(name, 0.0) + since
+    return Counters(
+        time=sum(after.time - before.time for before, after in looks),
+        rows=sum(after.rows - before.rows for before, after in looks),
+        batches=sum(after.batches - before.batches for before, after in looks),
+        thread_cpu_seconds=spent,
+    )
 
 
 class NoExperience:
@@ -136,26 +155,22 @@ class ServingLearner:
         batches = self._acting.statistics()
         return Counters(time.monotonic(), int(batches["rows"]), int(batches["batches"]), threads)
 
-    def policy(self, rows: int, seconds: float) -> float:
-        """Rows a second of the policy alone, on ready-made batches of `rows`, in as many threads as
-        serve. The streams must be idle."""
-        ends = time.monotonic() + seconds
-        calls: list[int] = []
-        threads = [
-            threading.Thread(target=lambda: calls.append(self._call_until(ends, rows)))
-            for _ in range(self._options.inference_threads)
+    def policy(self, rows: int, seconds: float) -> tuple[int, float]:
+        """Calls of the policy alone, and the seconds they took: on ready-made batches of `rows`, in as
+        many threads as serve. The streams must be idle."""
+        options = self._options
+        batches = [
+            ready_batch(self._spec, rows, self._acting.max_rows, options.max_environments)
+            for _ in range(options.inference_threads)
         ]
         began = time.monotonic()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sum(calls) * rows / (time.monotonic() - began)
+        with ThreadPoolExecutor(len(batches)) as pool:
+            calls = sum(pool.map(partial(self._call, until=began + seconds), batches))
+        return calls, time.monotonic() - began
 
-    def _call_until(self, ends: float, rows: int) -> int:
-        options, calls = self._options, 0
-        batch = ready_batch(self._spec, rows, self._acting.max_rows, options.max_environments)
-        while time.monotonic() < ends:
+    def _call(self, batch: InferenceBatch, until: float) -> int:
+        calls = 0
+        while time.monotonic() < until:
             self._acting.policy(batch)
             calls += 1
         return calls

@@ -6,15 +6,17 @@ Messages are bytes here, so that the loading side costs as little as gRPC itself
 import asyncio
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
 import grpc
 import numpy as np
 
-from benchmarks.children import commands, raise_file_limit
+from benchmarks.children import raise_file_limit
+from benchmarks.load import turns
 from protos import inference_pb2 as pb
 
 ACT = "/seedbed.v1.Inference/Act"
@@ -52,33 +54,40 @@ class Traffic:
     """float64 [messages]"""
 
 
-def run_streams(connection: Connection, plan: Plan, stopped: Any) -> None:
-    """A client process: says "open" once all streams are, runs them until `stopped`, and then answers
-    `(start, stop)` with the `Traffic` of that window."""
+def run_streams(connection: Connection, plan: Plan, paused: Any) -> None:
+    """A client process as `benchmarks.load.loading` has it, ready once all streams are open: what it has
+    seen is `Traffic`."""
     raise_file_limit()
     stamps = array("d")
-    asyncio.run(_run(connection, plan, stopped, stamps))
-    answer_windows(connection, stamps)
+    # The streams live on between the turns, in which their loop does not run.
+    with asyncio.Runner() as runner:
+        streams = runner.run(_open(plan))
+        connection.send("open")
+        for _ in turns(connection, partial(traffic, stamps)):
+            runner.run(_all(stream.exchange() for stream in streams))
+            connection.send("working")
+            runner.run(_all(stream.work(lambda: bool(paused.value), stamps) for stream in streams))
+        runner.run(_all(stream.close() for stream in streams))
 
 
-def answer_windows(connection: Connection, stamps: "array[float]") -> None:
-    """Answer `(start, stop)` with the `Traffic` of that window, until the pipe closes.
+def traffic(stamps: "array[float]", start: float, stop: float) -> Traffic:
+    """The round trips that ended in the window.
 
     Args:
         stamps: when each round trip began and ended, one after the other, of `time.monotonic`.
     """
     times = np.frombuffer(stamps).reshape(-1, 2)
-    for start, stop in commands(connection):
-        inside = times[(times[:, 1] >= start) & (times[:, 1] < stop)]
-        connection.send(Traffic(len(inside), inside[:, 1] - inside[:, 0]))
+    inside = times[(times[:, 1] >= start) & (times[:, 1] < stop)]
+    return Traffic(len(inside), inside[:, 1] - inside[:, 0])
 
 
-async def _run(connection: Connection, plan: Plan, stopped: Any, stamps: "array[float]") -> None:
+async def _open(plan: Plan) -> "list[_Stream]":
     opening = asyncio.Semaphore(MAX_OPENING)
-    streams = await asyncio.gather(*(_Stream.open(plan, opening) for _ in range(plan.count)))
-    connection.send("open")
-    await asyncio.gather(*(stream.exchange(lambda: bool(stopped.value), stamps) for stream in streams))
-    await asyncio.gather(*(stream.close() for stream in streams))
+    return await asyncio.gather(*(_Stream.open(plan, opening) for _ in range(plan.count)))
+
+
+async def _all(actions: Iterable[Awaitable[None]]) -> None:
+    await asyncio.gather(*actions)
 
 
 class _Stream:
@@ -90,6 +99,7 @@ class _Stream:
         # Without serializers gRPC hands bytes through.
         self._call: Any = self._channel.stream_stream(ACT)()
         self._message = pb.ClientMessage.FromString(plan.step) if plan.opening else None
+        self._sequence = 0
 
     @classmethod
     async def open(cls, plan: Plan, opening: asyncio.Semaphore) -> "_Stream":
@@ -99,11 +109,14 @@ class _Stream:
             await stream._round_trip(plan.opening or plan.step)
         return stream
 
-    async def exchange(self, stopped: Callable[[], bool], stamps: "array[float]") -> None:
-        sequence = 0
-        while not stopped():
-            sequence += 1
-            message = self._numbered(sequence)
+    async def exchange(self) -> None:
+        """One step and its answer."""
+        await self._round_trip(self._next_step())
+
+    async def work(self, paused: Callable[[], bool], stamps: "array[float]") -> None:
+        """One after the other."""
+        while not paused():
+            message = self._next_step()
             began = time.monotonic()
             await self._round_trip(message)
             stamps.extend((began, time.monotonic()))
@@ -115,10 +128,11 @@ class _Stream:
         await self._call.code()
         await self._channel.close()
 
-    def _numbered(self, sequence: int) -> bytes:
+    def _next_step(self) -> bytes:
         if self._message is None:
             return self._plan.step
-        self._message.step.sequence = sequence
+        self._sequence += 1
+        self._message.step.sequence = self._sequence
         return self._message.SerializeToString()
 
     async def _round_trip(self, message: bytes) -> bytes:

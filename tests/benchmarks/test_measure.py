@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import measure
-from benchmarks.measure import Meter, percentiles, thread_cpu_seconds, tree_cpu_seconds
+from benchmarks.measure import Meter, percentiles, thread_cpu_seconds, together, tree_cpu_seconds
 
 BUSY = """
 import sys, time
@@ -82,6 +82,19 @@ def test_a_window_is_quiet_while_others_take_little(foreign: float, steal: float
     window = measure.Window(0.0, 1.0, {}, 0.5, foreign, steal)
     assert window.quiet is quiet
     assert window.disturbance()["quiet"] is quiet
+
+
+def test_windows_together_are_without_what_was_between_them() -> None:
+    found = together(
+        [
+            measure.Window(10.0, 1.0, {"a": 0.5, "b": 0.25}, 1.0, foreign_cpu=0.2, steal=0.0),
+            measure.Window(20.0, 3.0, {"a": 1.5, "b": 0.5}, 2.0, foreign_cpu=0.0, steal=0.04),
+        ]
+    )
+    assert found.cpu_seconds == {"a": 2.0, "b": 0.75}
+    assert (found.began, found.seconds, found.own_cpu_seconds) == (10.0, 4.0, 3.0)
+    # Of all cores' time: the longer window counts for more.
+    assert (found.foreign_cpu, found.steal) == pytest.approx((0.05, 0.03))
 
 
 def test_percentiles_are_in_milliseconds() -> None:
