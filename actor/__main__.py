@@ -19,6 +19,7 @@ from actor.loading import absolute
 from actor.loop import run_actor
 from actor.retry import RetryPolicy
 from actor.side_by_side import Making, Part, act_side_by_side, divided
+from actor.standing_back import stand_back
 from actor.stop_signals import LIMIT_SECONDS, StopSignals
 from actor.video import VideoRecorder
 from protos.addresses import located
@@ -83,8 +84,7 @@ def _end_without(status: int, left: Sequence[threading.Thread]) -> None:
 
 
 def _act(options: ActorOptions) -> int:
-    if options.niceness:  # Not every system can.
-        os.nice(options.niceness)
+    stand_back(options.niceness)
     stop = StopSignals(VIDEO_LIMIT_SECONDS if options.video is not None else LIMIT_SECONDS)
     if options.video is not None:
         # Frames are read, not shown: pygame needs no display for that, and complains of none.

@@ -1,6 +1,5 @@
 """An actor as a process of its own, with environments of no cost: the real loop and the real client."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ import numpy as np
 from actor.client import InferenceClient
 from actor.loop import run_actor
 from actor.retry import RetryPolicy
+from actor.standing_back import stand_back
 from benchmarks.children import DEADLINE_SECONDS
 from benchmarks.load import turns
 from benchmarks.worlds import FreeEnvironments, parse_observation
@@ -31,7 +31,7 @@ class ActorSetup:
 def run_free_actor(connection: Connection, setup: ActorSetup, paused: Any) -> None:
     """The process, a client as `benchmarks.load.loading` has it: what it has seen are the round trips,
     float64 seconds."""
-    os.nice(setup.niceness)
+    stand_back(setup.niceness)
     observation = parse_observation(setup.observation)
     environments = FreeEnvironments(observation, setup.num_actions, setup.num_envs)
     client = InferenceClient(

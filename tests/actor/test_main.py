@@ -159,12 +159,25 @@ def test_options_reach_the_client(fake_client: type[FakeClient]) -> None:
 def test_it_stands_back_for_others_as_far_as_it_is_told(
     fake_client: type[FakeClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[int] = []
+    told: list[Any] = []
     monkeypatch.setattr(os, "nice", told.append)
+    monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, _: told.append((pid, policy)))
     assert main(["--env", f"{TOYS}:Walk"]) == 0
     assert told == []
     assert main(["--env", f"{TOYS}:Walk", "--niceness", "7"]) == 0
-    assert told == [7]
+    assert told == [7, (0, os.SCHED_BATCH)]
+
+
+def test_it_acts_where_a_sandbox_forbids_batch_processes(
+    fake_client: type[FakeClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbid(*_: object) -> None:
+        raise PermissionError("not here")
+
+    monkeypatch.setattr(os, "nice", lambda niceness: None)
+    monkeypatch.setattr(os, "sched_setscheduler", forbid)
+    assert main(["--env", f"{TOYS}:Walk", "--niceness", "7"]) == 0
+    assert fake_client.made.steps == 5
 
 
 def test_the_end_of_the_run_is_success(fake_client: type[FakeClient]) -> None:
