@@ -207,12 +207,9 @@ class InferenceClient:
         if self._abandoned:
             self._start_over()
         failure: RequestError | None = None
-        attempts: Iterator[int] | None = None
+        attempts = self._attempts()
         while True:
-            stream = self._stream
-            if stream is None:
-                attempts = attempts or self._attempts()
-                stream = self._connect(attempts, failure)
+            stream = self._stream or self._connect(attempts, failure)
             try:
                 return stream.exchange(step, self._answer_timeout_seconds)
             except RequestError as error:
@@ -224,7 +221,7 @@ class InferenceClient:
                 failure = error
                 if isinstance(error, DeadlineExceeded):
                     # It is there, but slow: the time without it begins anew.
-                    attempts = None
+                    attempts = self._attempts()
             except KeyboardInterrupt:
                 self._abandoned = True
                 raise

@@ -27,8 +27,8 @@ class ActorOptions(ConnectionOptions):
     )
     niceness: int = option(
         0,
-        "how far this process stands back for others where cores are short (nice): 0 for not at all, 19 "
-        "for as far as it can",
+        "how far this process stands back for others where cores are short (nice, and as a batch "
+        "process where there are such): 0 for not at all, 19 for as far as it can",
         at_least=0,
         at_most=19,
     )

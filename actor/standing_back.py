@@ -5,10 +5,10 @@ from contextlib import suppress
 
 
 def stand_back(niceness: int) -> None:
-    """Let others go first from now on, with all threads that are started later.
+    """Let others go first from now on, with all threads and processes that are started later.
 
-    Linux also has batch processes, which wait until who woke them has nothing to do: else an answer that
-    wakes an actor would take the core from the learner, which has others to answer.
+    Linux also has batch processes, which take no core from who runs when they are woken: else an answer
+    that wakes an actor would take it from the learner, which has others to answer.
 
     Args:
         niceness: how far, 1 to 19; 0 for not at all, and nothing else is changed.

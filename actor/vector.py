@@ -97,8 +97,6 @@ class GymnasiumVector:
     def _rows(self, what: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray:
         """`values` as [N] of the dtype."""
         array = np.asarray(values)
-        if array.shape == self._shape and array.dtype == dtype:
-            return array
         if array.shape != self._shape or not fits(array, dtype):
             raise EnvironmentFailure(
                 f"environment {self._env_id}: step() must return {what} as "

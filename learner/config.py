@@ -265,7 +265,8 @@ class TrainOptions(LearnerOptions):
     )
     actor_niceness: int = option(
         5,
-        "how far actor processes stand back for the learner where cores are short (nice), 0 to 19",
+        "how far actor processes stand back for the learner where cores are short (nice, and as batch "
+        "processes where there are such): 0 for not at all, 19 for as far as they can",
         at_least=0,
         at_most=19,
     )

@@ -13,9 +13,10 @@ from learner.serving.policy_call import PolicyAnswer, PolicyFunction
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations
 
-CALLS_PER_TIMING = 16
+CALLS_PER_TIMING = 17
 """Policy calls of which one is timed by the thread's CPU clock, and speaks for the others until the next
-is: to read that clock is a system call, which takes as long as a small policy's matrix products."""
+is: to read that clock is a system call, as long as a small policy's matrix products. A prime: where
+calls of different sizes take turns, each size is timed as often as it comes."""
 
 
 class Experience(Protocol):
@@ -66,9 +67,9 @@ class InferenceWorker:
         say that were timed"""
         self.cpu_load_seconds = 0.0
         """what of that their rows would have taken in calls of the best size"""
-        self._calls = 0
-        self._call_seconds = 0.0
-        """CPU time of the call that was timed last"""
+        self._until_timing = 1
+        self._timed = (0.0, 0.0)
+        """CPU time of the call that was timed last, and its load"""
 
     def run(self, batches: Iterable[InferenceBatch]) -> None:
         """The body of an inference thread, until there are no more batches."""
@@ -106,19 +107,22 @@ class InferenceWorker:
                 self._latency.add(self._clock.working_seconds())
                 self._record(batch, answer)
             self.load_seconds += self._clock.last_seconds * answer.efficiency
-            self.cpu_seconds += self._call_seconds
-            self.cpu_load_seconds += self._call_seconds * answer.efficiency
+            cpu_seconds, load_seconds = self._timed
+            self.cpu_seconds += cpu_seconds
+            self.cpu_load_seconds += load_seconds
             batcher.give_back(batch)
         return False
 
     def _act(self, batch: InferenceBatch) -> PolicyAnswer:
         """What the policy says, and now and then what CPU time that takes."""
-        self._calls += 1
-        if self._calls % CALLS_PER_TIMING != 1:
+        self._until_timing -= 1
+        if self._until_timing:
             return self._policy(batch)
+        self._until_timing = CALLS_PER_TIMING
         begun = time.thread_time()
         answer = self._policy(batch)
-        self._call_seconds = time.thread_time() - begun
+        cpu_seconds = time.thread_time() - begun
+        self._timed = (cpu_seconds, cpu_seconds * answer.efficiency)
         return answer
 
     def _record(self, batch: InferenceBatch, answer: PolicyAnswer) -> None:

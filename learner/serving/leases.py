@@ -19,6 +19,7 @@ from learner.serving.batcher import Request
 from learner.serving.sessions import Session
 from learner.serving.slots import Slots
 from learner.telemetry.report import SessionReport
+from learner.telemetry.statistics import ThreadCpu
 from protos import inference_pb2 as pb
 from protos.errors import InvalidRequest, NotServing, RequestError
 from protos.specs import EnvironmentSpec
@@ -26,7 +27,7 @@ from protos.specs import EnvironmentSpec
 logger = logging.getLogger(__name__)
 
 CPU_NOTE_SECONDS = 0.01
-"""How old the note of the event loop's CPU time may be while it works: asking is a system call."""
+"""How old what is known of the event loop's CPU time may be while it works."""
 
 
 class Outbox(Protocol):
@@ -122,8 +123,7 @@ class Leases:
         self._connected = 0
         self._seconds_waiting = 0.0
         self._seconds_acting = 0.0
-        self._cpu_seconds = 0.0
-        self._note_cpu_at = 0.0
+        self._cpu = ThreadCpu(CPU_NOTE_SECONDS)
 
     def begin(self, lane: Lane, count: int, client: str, client_version: str) -> Lease:
         """A new lease of `count` environments.
@@ -256,7 +256,7 @@ class Leases:
             "environments_connected": self._connected,
             "actor_seconds_waiting": self._seconds_waiting,
             "actor_seconds_acting": self._seconds_acting,
-            "event_loop_cpu_seconds": self._cpu_seconds,
+            "event_loop_cpu_seconds": self._cpu.seconds,
             **{f"count_{name}": count for name, count in self._counts.copy().items()},
         }
 
@@ -271,9 +271,7 @@ class Leases:
                 if lease.outbox is not None:
                     lease.outbox.listen()
             self._release_over()
-            # Where there is work, and by this thread, which alone can ask.
-            if (now := time.monotonic()) >= self._note_cpu_at:
-                self._cpu_seconds, self._note_cpu_at = time.thread_time(), now + CPU_NOTE_SECONDS
+            self._cpu.note()
         except Exception as error:  # noqa: BLE001 - asyncio would only log it, and the learner hang
             self._on_failure(error)
         finally:

@@ -125,9 +125,10 @@ class Session:
         """Deliver the actions [n, *shape] for an accepted step; kept for a resumption."""
         rows = self._in_flight.pop(sequence)
         self._order.answered(rows)
-        message = pb.ServerMessage(
-            actions=pb.Actions(sequence=sequence, action=actions.tobytes(), policy_version=version)
-        )
+        # Filled in place: as an argument it would be made, and copied.
+        message = pb.ServerMessage()
+        answer = message.actions
+        answer.sequence, answer.action, answer.policy_version = sequence, actions.tobytes(), version
         self._answers[sequence] = message
         self._answer_of[rows] = sequence
         if sequence in self._asked_elsewhere:

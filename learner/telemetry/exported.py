@@ -172,7 +172,7 @@ INFERENCE = (
     Exported(
         "seedbed_event_loop_policy_cpu_seconds_total", _COUNTER,
         "acting/event_loop_policy_cpu_seconds",
-        "Of the event loop's CPU seconds, those of policy calls that it made itself.",
+        "Of the event loop's CPU seconds, those of its own policy calls, as one of many says.",
     ),
     Exported(
         "seedbed_event_loop_policy_load_seconds_total", _COUNTER,

@@ -6,6 +6,7 @@ take no lock: the owner publishes one tuple, whose assignment is atomic, so the 
 microsecond.
 """
 
+import math
 import threading
 import time
 from bisect import bisect_left
@@ -136,6 +137,28 @@ class BusyClock:
         fraction = (work - self._read_work) / elapsed if elapsed > 0 else 0.0
         self._read_at, self._read_work = now, work
         return min(max(fraction, 0.0), 1.0)
+
+
+class ThreadCpu:
+    """CPU seconds of the thread that notes them. Any thread may read `seconds`.
+
+    Args:
+        interval_seconds: how old the last note must be for another: to ask is a system call.
+        clock: seconds that never run backwards.
+    """
+
+    def __init__(self, interval_seconds: float, clock: Clock = time.monotonic) -> None:
+        self.seconds = 0.0
+        """as last noted"""
+        self._interval_seconds = interval_seconds
+        self._clock = clock
+        self._note_at = -math.inf
+
+    def note(self) -> None:
+        """After some work, by the thread that did it."""
+        now = self._clock()
+        if now >= self._note_at:
+            self.seconds, self._note_at = time.thread_time(), now + self._interval_seconds
 
 
 class RunningMean:

@@ -271,6 +271,6 @@ def test_a_failure_in_one_of_them_ends_all_with_its_error(
     assert act(learner, "FailingOnce") == 1
     *_, last = capsys.readouterr().err.splitlines()
     assert last.endswith("failed in step(): ZeroDivisionError: the wheel came off")
-    # That of the one that failed, at least: others may have had no time to begin theirs, or were cut off
-    # before they heard of it, and leave it to expire.
+    # One lease at least has ended: others may have had no time to begin theirs, or were cut off before
+    # they heard of it, and leave it to expire.
     learner.next_dropped()

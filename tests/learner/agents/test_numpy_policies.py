@@ -310,6 +310,14 @@ def test_large_networks_are_tensorflows_unless_someone_says_numpy() -> None:
     assert make_function(policy, spec, "numpy", max_rows=30).by_numpy
 
 
+def test_a_value_that_is_not_recorded_is_not_computed() -> None:
+    spec = from_spaces(VECTOR, DISCRETE)
+    policy = make_policy("vtrace", {"hidden_sizes": (1000, 1000)}, spec)
+    # The policy's tower alone, half of the work above.
+    assert make_function(policy, spec, "auto", max_rows=30).by_numpy
+    assert not make_function(policy, spec, "auto", max_rows=60).by_numpy
+
+
 def test_what_is_computed_element_by_element_counts_too() -> None:
     spec = from_spaces(VECTOR, spaces.Discrete(5000))
     policy = make_policy("vtrace", {"hidden_sizes": (8,)}, spec)

@@ -9,7 +9,7 @@ import pytest
 from learner.experience.unrolls import Steps
 from learner.flags import LeaseEnd
 from learner.serving.batcher import Batcher, InferenceBatch, Request
-from learner.serving.inference import InferenceWorker
+from learner.serving.inference import CALLS_PER_TIMING, InferenceWorker
 from learner.serving.policy_call import PolicyAnswer, PolicyFunction
 from learner.telemetry.episodes import EpisodeTracker
 from learner.telemetry.statistics import BusyClock, Durations
@@ -222,3 +222,29 @@ def test_without_room_nothing_is_taken() -> None:
     assert not story.at_once(batcher)
     assert story.events == []
     assert batcher.statistics()["rows_waiting"] == 1
+
+
+def test_one_policy_call_of_many_is_timed_and_speaks_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Calls of one row and of three take turns, of which the larger are better used."""
+    story = Story()
+    policy = story.function()
+    policy.efficiency = [0.0, 0.25, 0.0, 0.75, 1.0]
+    now = 0.0
+    monkeypatch.setattr("learner.serving.inference.time.thread_time", lambda: now)
+
+    def timed(batch: InferenceBatch) -> PolicyAnswer:
+        nonlocal now
+        now += batch.size
+        return policy(batch)
+
+    worker = story._worker(timed)
+    sizes = [1, 3] * CALLS_PER_TIMING
+    for size in sizes:
+        assert worker.act_at_once(story.batcher(*range(size)))
+
+    # The first call is timed, of one row, and the one that is as many calls later, of three.
+    assert worker.cpu_seconds == CALLS_PER_TIMING * (1 + 3)
+    assert worker.cpu_load_seconds == CALLS_PER_TIMING * (1 * 0.25 + 3 * 0.75)
+    assert now == sum(sizes) == worker.cpu_seconds

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
-import numpy as np
 import pytest
 from prometheus_client.metrics_core import Metric
 
 from learner.flags import LEASE_START
 from learner.local_actors import LocalActors
-from learner.serving.inference import CALLS_PER_TIMING
 from learner.serving.policy_call import PolicyEngine
 from learner.serving.recorder import FileRecorder
 from learner.telemetry.exported import METRICS, Kind
@@ -209,23 +207,6 @@ def test_policy_calls_of_the_event_loop_are_told(engine: PolicyEngine) -> None:
     seconds = value(prometheus, "seedbed_event_loop_policy_cpu_seconds_total")
     assert (0 < seconds < spent) if engine == "numpy" else seconds == 0
     assert value(prometheus, "seedbed_event_loop_policy_load_seconds_total") == seconds / 4
-
-
-def test_a_policy_call_that_is_timed_speaks_for_those_that_are_not() -> None:
-    story = Story(engine="numpy")
-    registry = Registry()
-    registry.register("acting", story.acting.statistics)
-    prometheus = PrometheusMetrics(registry, env=None)
-    story.start()
-    found = []
-    for call in range(CALLS_PER_TIMING + 1):
-        story.ask([0, 1], [10, 20], 0 if call else LEASE_START)
-        found.append(value(prometheus, "seedbed_event_loop_policy_cpu_seconds_total"))
-    story.end()
-    taken = np.diff(found, prepend=0.0)
-    np.testing.assert_allclose(taken[:-1], taken[0])
-    assert taken[0] > 0
-    assert taken[-1] != pytest.approx(taken[0], rel=1e-9)
 
 
 def test_parts_of_the_process_report_what_is_exported_of_them(tmp_path: Path) -> None:

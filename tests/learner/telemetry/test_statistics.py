@@ -15,6 +15,7 @@ from learner.telemetry.statistics import (
     RunningMean,
     Spread,
     Stopwatch,
+    ThreadCpu,
     merged,
 )
 
@@ -238,3 +239,15 @@ def test_stopwatch_adds_up_how_long_something_was_so() -> None:
     full.note(True)
     now.now += 1
     assert full.seconds() == 3
+
+
+def test_cpu_time_is_asked_for_once_in_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([100.0, 100.4, 100.5, 100.9, 101.1])
+    asked = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr("learner.telemetry.statistics.time.thread_time", lambda: next(asked))
+    cpu = ThreadCpu(0.5, clock=lambda: next(moments))
+    found = [cpu.seconds]
+    for _ in range(5):
+        cpu.note()
+        found.append(cpu.seconds)
+    assert found == [0.0, 1.0, 1.0, 2.0, 2.0, 3.0]
