@@ -33,6 +33,11 @@ class Child:
         assert self._process.pid is not None
         return self._process.pid
 
+    @property
+    def exit_status(self) -> int | None:
+        """0 if it came to its end, below 0 if a signal ended it; None while it lives."""
+        return self._process.exitcode
+
     def ask(self, *message: Any) -> Any:
         """Send a message and return the answer."""
         self.tell(*message)
@@ -57,7 +62,7 @@ class Child:
         except EOFError:
             self._process.join(DEADLINE_SECONDS)
             raise WorkerFailure(
-                f"{self.name} ended with status {self._process.exitcode}; see its traceback above"
+                f"{self.name} ended with status {self.exit_status}; see its traceback above"
             ) from None
 
     def close(self) -> None:

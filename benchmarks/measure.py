@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,32 +19,33 @@ QUIET = 0.05
 """More foreign CPU time than this part of the machine's spoils a measurement."""
 
 
-class Window(NamedTuple):
-    """What a window of time cost, and how much of the machine was not this run's."""
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What one or several windows of time cost, and how much of the machine was not this run's."""
 
-    began: float
-    """of `time.monotonic`"""
     seconds: float
     cpu_seconds: Mapping[str, float]
     """of the watched processes, by name"""
     own_cpu_seconds: float
     """of this process and everything it has started"""
-    foreign_cpu: float
-    """part of all cores' time that other processes took, 0 to 1"""
+    raw_foreign_cpu: float
+    """part of all cores' time that other processes took; may come out below 0, as the kernel counts the
+    machine's time in ticks, a process's exactly"""
     steal: float
     """part of all cores' time that the hypervisor gave to others, 0 to 1"""
 
     @property
-    def ended(self) -> float:
-        return self.began + self.seconds
+    def foreign_cpu(self) -> float:
+        """Part of all cores' time that other processes took, 0 to 1."""
+        return max(self.raw_foreign_cpu, 0.0)
 
     @property
     def quiet(self) -> bool:
-        """Whether the window's numbers may be trusted."""
+        """Whether these numbers may be trusted."""
         return self.foreign_cpu + self.steal <= QUIET
 
     def disturbance(self) -> dict[str, Any]:
-        """The window for a result in JSON."""
+        """What a result in JSON has of it."""
         return {
             "seconds": self.seconds,
             "own_cpu_seconds": self.own_cpu_seconds,
@@ -51,6 +53,18 @@ class Window(NamedTuple):
             "steal": self.steal,
             "quiet": self.quiet,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window(Usage):
+    """A single window."""
+
+    began: float
+    """of `time.monotonic`"""
+
+    @property
+    def ended(self) -> float:
+        return self.began + self.seconds
 
 
 class _Snapshot(NamedTuple):
@@ -84,8 +98,7 @@ class Meter:
             seconds=seconds,
             cpu_seconds={name: ended.cpu[name] - began.cpu[name] for name in ended.cpu},
             own_cpu_seconds=own,
-            # The kernel counts the machine's time in ticks, a process's exactly: may come out below 0.
-            foreign_cpu=max(ended.busy - began.busy - own, 0.0) / machine,
+            raw_foreign_cpu=(ended.busy - began.busy - own) / machine,
             steal=(ended.steal - began.steal) / machine,
         )
 
@@ -100,18 +113,17 @@ class Meter:
         )
 
 
-def together(windows: Sequence[Window]) -> Window:
-    """Several windows as one, without what was between them: its `ended` is not when the last of them
-    ended. All must have watched the same names."""
+def together(windows: Sequence[Window]) -> Usage:
+    """All of the windows, without what was between them. They must have watched the same names."""
     seconds = sum(window.seconds for window in windows)
-    return Window(
-        began=windows[0].began,
+    return Usage(
         seconds=seconds,
         cpu_seconds={
             name: sum(window.cpu_seconds[name] for window in windows) for name in windows[0].cpu_seconds
         },
         own_cpu_seconds=sum(window.own_cpu_seconds for window in windows),
-        foreign_cpu=sum(window.foreign_cpu * window.seconds for window in windows) / seconds,
+        # Below 0 or not: so that what the ticks of one window have too much, another's have too little.
+        raw_foreign_cpu=sum(window.raw_foreign_cpu * window.seconds for window in windows) / seconds,
         steal=sum(window.steal * window.seconds for window in windows) / seconds,
     )
 

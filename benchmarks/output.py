@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.measure import QUIET, Window
+from benchmarks.measure import QUIET, Usage
 from learner.planning.tables import text
 
 __all__ = ["show", "table", "text", "warning", "whole"]
@@ -17,7 +17,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def warning(windows: Mapping[str, Window]) -> str:
+def warning(windows: Mapping[str, Usage]) -> str:
     """A line for each window that was disturbed too much to be trusted; empty if none was."""
     return "\n".join(
         f"NOT QUIET while {name} was measured: other processes took {100 * window.foreign_cpu:.0f} % of "
@@ -33,7 +33,7 @@ def whole(
     machine: Mapping[str, Any],
     options: Any,
     result: Mapping[str, Any],
-    windows: Mapping[str, Window],
+    windows: Mapping[str, Usage],
 ) -> dict[str, Any]:
     """The object for `show`: what was measured, and everything that it depends on."""
     return {

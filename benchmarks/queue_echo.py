@@ -15,7 +15,7 @@ from actor.call import Call
 from benchmarks.children import raise_file_limit, with_port
 from benchmarks.echo import OPTIONS
 from benchmarks.load import turns
-from benchmarks.streams import ACT, CHANNEL_OPTIONS, Plan, traffic
+from benchmarks.streams import ACT, CHANNEL_OPTIONS, Plan, round_trips
 from learner.serving.completion_loop import CompletionLoop
 from learner.serving.rpc import Rpc
 from learner.serving.rpc_server import RpcServer
@@ -72,14 +72,18 @@ def run_calls(connection: Connection, plan: Plan, paused: Any) -> None:
     stamps = array("d")
     _exchange(call, plan.step)
     connection.send("open")
-    for _ in turns(connection, partial(traffic, stamps)):
-        _exchange(call, plan.step)
-        connection.send("working")
-        while not paused.value:
-            began = time.monotonic()
-            _exchange(call, plan.step)
-            stamps.extend((began, time.monotonic()))
+    for over in turns(connection, paused, partial(round_trips, stamps)):
+        _work(call, plan.step, over, stamps)
     call.cancel()
+
+
+def _work(call: Call, step: bytes, over: Callable[[], bool], stamps: "array[float]") -> None:
+    while True:
+        began = time.monotonic()
+        _exchange(call, step)
+        stamps.extend((began, time.monotonic()))
+        if over():
+            return
 
 
 def _exchange(call: Call, message: bytes) -> None:

@@ -26,7 +26,7 @@ from benchmarks import machine, output
 from benchmarks.children import Child, address, child
 from benchmarks.echo import run_echo
 from benchmarks.load import Load, Loaded, loading
-from benchmarks.measure import Meter, Window, percentiles, together
+from benchmarks.measure import Meter, Usage, Window, percentiles, together
 from benchmarks.queue_echo import run_calls, run_queue_echo
 from benchmarks.serving_actor import ActorSetup, run_free_actor
 from benchmarks.serving_learner import Counters, Setup, between, local_options, run_learner
@@ -35,7 +35,7 @@ from benchmarks.worlds import parse_observation, spec_of
 from learner.config import LearnerOptions
 from learner.planning.ready import actions_message, step_message
 from protos.errors import ConfigError
-from protos.options import check_ranges, option, parse
+from protos.options import check_ranges, option, parse, refuse
 from protos.specs import EnvironmentSpec
 
 SEQUENCE = 10_000
@@ -81,7 +81,10 @@ class ServingOptions:
         at_least=1,
     )
     warm_up_seconds: float = option(
-        1.5, "seconds of a round before them that does not count", at_least=0
+        1.5,
+        "seconds that each of the four parts gets in one more round, before those that count; "
+        "0 for no such round",
+        at_least=0,
     )
     json: bool = option(False, "print one JSON object on the last line")
 
@@ -146,8 +149,12 @@ class _Round(NamedTuple):
     policy: _Policy
 
 
-def measure(options: ServingOptions) -> tuple[dict[str, Any], dict[str, Window]]:
-    """The figures, and the windows in which they were taken."""
+def measure(options: ServingOptions) -> tuple[dict[str, Any], dict[str, Usage]]:
+    """The figures, and what the windows cost in which they were taken, by part.
+
+    Raises:
+        ConfigError: a window was too short for a batch.
+    """
     with _parts(options) as parts:
         if options.warm_up_seconds:
             _round(parts, options.warm_up_seconds)
@@ -168,11 +175,14 @@ def _parts(options: ServingOptions) -> Iterator[_Parts]:
         child(
             "learner", run_learner, Setup(listen, options.spec, options.learner, options.record)
         ) as learner,
-        _echo_load(options, "echo", run_echo, run_streams) as echo,
-        _echo_load(options, "transport", run_queue_echo, run_calls) as transport,
-        loading(learner, run_free_actor, [_actor(options, learner)] * options.actors) as actors,
     ):
-        yield _Parts(learner, actors, echo, transport)
+        actor = _actor(options, learner.answer())
+        with (
+            _echo_load(options, "echo", run_echo, run_streams) as echo,
+            _echo_load(options, "transport", run_queue_echo, run_calls) as transport,
+            loading(learner, run_free_actor, [actor] * options.actors) as actors,
+        ):
+            yield _Parts(learner, actors, echo, transport)
 
 
 @contextmanager
@@ -195,10 +205,9 @@ def _messages(options: ServingOptions) -> tuple[bytes, int]:
     return step, actions_message(options.spec, options.envs, SEQUENCE).ByteSize()
 
 
-def _actor(options: ServingOptions, learner: Child) -> ActorSetup:
-    """Made once the learner says where it serves."""
+def _actor(options: ServingOptions, learner_address: str) -> ActorSetup:
     return ActorSetup(
-        learner.answer(),
+        learner_address,
         options.observation,
         options.num_actions,
         options.envs,
@@ -212,8 +221,22 @@ def _round(parts: _Parts, seconds: float) -> _Round:
 
     serving = loaded(parts.actors, lambda: parts.learner.ask("counters"))
     echo, transport = loaded(parts.echo), loaded(parts.transport)
-    rows = max(round(_mean_batch(between([serving.looks]))), 1)
+    rows = batch_rows(between([serving.looks]), seconds)
     return _Round(serving, echo, transport, _policy(parts.learner, rows, seconds))
+
+
+def batch_rows(done: Counters, seconds: float) -> int:
+    """Rows of the mean batch in a window of `seconds`, for the policy alone.
+
+    Raises:
+        ConfigError: there was no batch.
+    """
+    if not done.batches:
+        raise ConfigError(
+            f"no batch in a window of {seconds:g} s: fewer --rounds, or more --seconds or "
+            "--warm-up-seconds"
+        )
+    return round(_mean_batch(done))
 
 
 def _policy(learner: Child, rows: int, seconds: float) -> _Policy:
@@ -227,7 +250,7 @@ def _policy(learner: Child, rows: int, seconds: float) -> _Policy:
 
 
 def _result(
-    options: ServingOptions, rounds: Sequence[_Round], windows: dict[str, Window]
+    options: ServingOptions, rounds: Sequence[_Round], windows: dict[str, Usage]
 ) -> dict[str, Any]:
     rates = _rates(options, rounds)
     by_round = [_rates(options, [each]) for each in rounds]
@@ -257,7 +280,7 @@ def _rates(options: ServingOptions, rounds: Sequence[_Round]) -> dict[str, float
     """Observations a second of each part, over all of these rounds."""
 
     def echoed(parts: Sequence[Loaded]) -> float:
-        messages: int = sum(seen.messages for part in parts for seen in part.clients)
+        messages = sum(len(seen) for part in parts for seen in part.clients)
         return messages * options.envs / sum(part.window.seconds for part in parts)
 
     served = between([each.serving.looks for each in rounds])
@@ -276,10 +299,10 @@ def _limit(*rates: float) -> float:
 
 
 def _mean_batch(done: Counters) -> float:
-    return done.rows / max(done.batches, 1)
+    return done.rows / done.batches
 
 
-def _serving(served: Sequence[Loaded], window: Window, rate: float) -> dict[str, Any]:
+def _serving(served: Sequence[Loaded], usage: Usage, rate: float) -> dict[str, Any]:
     done = between([part.looks for part in served])
     round_trips = np.concatenate([seen for part in served for seen in part.clients])
     return {
@@ -287,8 +310,8 @@ def _serving(served: Sequence[Loaded], window: Window, rate: float) -> dict[str,
         "messages": len(round_trips),
         "round_trip_ms": percentiles(round_trips),
         "mean_batch": _mean_batch(done),
-        **_cpu(window, rate, "learner", "actors"),
-        "learner_threads_cpu_seconds_per_million": _threads(done, window, rate),
+        **_cpu(usage, rate, "learner", "actors"),
+        "learner_threads_cpu_seconds_per_million": _threads(done, usage, rate),
     }
 
 
@@ -307,23 +330,23 @@ def _policy_rows(policy: Sequence[_Policy]) -> int:
 
 
 def _echo(
-    options: ServingOptions, echoed: Sequence[Loaded], window: Window, rate: float
+    options: ServingOptions, echoed: Sequence[Loaded], usage: Usage, rate: float
 ) -> dict[str, Any]:
     step, reply_bytes = _messages(options)
-    round_trips = np.concatenate([seen.round_trip_seconds for part in echoed for seen in part.clients])
+    round_trips = np.concatenate([seen for part in echoed for seen in part.clients])
     return {
         "observations_per_second": rate,
         "request_bytes": len(step),
         "reply_bytes": reply_bytes,
         "round_trip_ms": percentiles(round_trips),
-        **_cpu(window, rate, "server", "clients"),
+        **_cpu(usage, rate, "server", "clients"),
     }
 
 
-def _cpu(window: Window, rate: float, server: str, clients: str) -> dict[str, float]:
+def _cpu(usage: Usage, rate: float, server: str, clients: str) -> dict[str, float]:
     """CPU seconds for a million observations at `rate` observations a second."""
-    millions = rate * window.seconds / 1e6
-    at_server, at_clients = (window.cpu_seconds[name] / millions for name in ("server", "clients"))
+    millions = rate * usage.seconds / 1e6
+    at_server, at_clients = (usage.cpu_seconds[name] / millions for name in ("server", "clients"))
     return {
         f"{server}_cpu_seconds_per_million": at_server,
         f"{clients}_cpu_seconds_per_million": at_clients,
@@ -331,11 +354,11 @@ def _cpu(window: Window, rate: float, server: str, clients: str) -> dict[str, fl
     }
 
 
-def _threads(done: Counters, window: Window, rate: float) -> dict[str, float]:
+def _threads(done: Counters, usage: Usage, rate: float) -> dict[str, float]:
     """CPU seconds for a million observations, by thread of the learner."""
     # Of each second, because the looks were taken a moment outside the windows.
     share = {name: spent / done.time for name, spent in done.thread_cpu_seconds.items()}
-    whole = window.cpu_seconds["server"] / window.seconds
+    whole = usage.cpu_seconds["server"] / usage.seconds
     share["native threads"] = whole - sum(share.values())
     return {name: spent / rate * 1e6 for name, spent in share.items()}
 
@@ -396,7 +419,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__,
     )
     where = machine.describe()
-    result, windows = measure(options)
+    try:
+        result, windows = measure(options)
+    except ConfigError as error:
+        refuse("benchmarks.serving", str(error))
     whole = output.whole("serving", where, options, result, windows)
     output.show([*tables(options, result), output.warning(windows)], whole, options.json)
 

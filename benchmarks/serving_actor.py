@@ -52,10 +52,9 @@ def _stopped(
 ) -> Iterator[bool]:
     """What the loop asks before each step: whether to stop. Here it waits between its turns, so that the
     session goes on where it was."""
-    for _ in turns(connection, seen):
-        # The round trip of this step began before the pause: it must not end within a window.
+    for over in turns(connection, paused, seen):
+        # A turn's first round trip has lasted since the turn before.
         yield False
-        connection.send("working")
-        while not paused.value:
+        while not over():
             yield False
     yield True

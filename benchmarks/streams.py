@@ -45,40 +45,29 @@ class Plan:
     closing: bytes = b""
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """What the streams of a process saw in a window."""
-
-    messages: int
-    round_trip_seconds: np.ndarray
-    """float64 [messages]"""
-
-
 def run_streams(connection: Connection, plan: Plan, paused: Any) -> None:
     """A client process as `benchmarks.load.loading` has it, ready once all streams are open: what it has
-    seen is `Traffic`."""
+    seen are `round_trips`."""
     raise_file_limit()
     stamps = array("d")
     # The streams live on between the turns, in which their loop does not run.
     with asyncio.Runner() as runner:
         streams = runner.run(_open(plan))
         connection.send("open")
-        for _ in turns(connection, partial(traffic, stamps)):
-            runner.run(_all(stream.exchange() for stream in streams))
-            connection.send("working")
-            runner.run(_all(stream.work(lambda: bool(paused.value), stamps) for stream in streams))
+        for over in turns(connection, paused, partial(round_trips, stamps)):
+            runner.run(_all(stream.work(over, stamps) for stream in streams))
         runner.run(_all(stream.close() for stream in streams))
 
 
-def traffic(stamps: "array[float]", start: float, stop: float) -> Traffic:
-    """The round trips that ended in the window.
+def round_trips(stamps: "array[float]", start: float, stop: float) -> np.ndarray:
+    """Seconds, float64, of the round trips that ended in the window.
 
     Args:
         stamps: when each round trip began and ended, one after the other, of `time.monotonic`.
     """
     times = np.frombuffer(stamps).reshape(-1, 2)
     inside = times[(times[:, 1] >= start) & (times[:, 1] < stop)]
-    return Traffic(len(inside), inside[:, 1] - inside[:, 0])
+    return inside[:, 1] - inside[:, 0]
 
 
 async def _open(plan: Plan) -> "list[_Stream]":
@@ -109,17 +98,15 @@ class _Stream:
             await stream._round_trip(plan.opening or plan.step)
         return stream
 
-    async def exchange(self) -> None:
-        """One step and its answer."""
-        await self._round_trip(self._next_step())
-
-    async def work(self, paused: Callable[[], bool], stamps: "array[float]") -> None:
-        """One after the other."""
-        while not paused():
+    async def work(self, over: Callable[[], bool], stamps: "array[float]") -> None:
+        """One step and its answer after the other."""
+        while True:
             message = self._next_step()
             began = time.monotonic()
             await self._round_trip(message)
             stamps.extend((began, time.monotonic()))
+            if over():
+                return
 
     async def close(self) -> None:
         if self._plan.closing:

@@ -16,7 +16,7 @@ from benchmarks.echo import run_echo
 from benchmarks.load import Load, loading, turns
 from benchmarks.queue_echo import run_calls, run_queue_echo
 from benchmarks.serving_actor import _stopped
-from benchmarks.streams import Plan, run_streams
+from benchmarks.streams import Plan, round_trips, run_streams
 from protos.errors import WorkerFailure
 
 
@@ -31,21 +31,32 @@ def _note(connection: Connection, number: int, paused: Any) -> None:
     ended = array("d")
 
     def seen(start: float, stop: float) -> tuple[int, float, float, list[tuple[float, float]]]:
-        return number, start, stop, list(zip(began, ended, strict=True))
+        # A turn has two parts.
+        return number, start, stop, list(zip(began[::2], ended[1::2], strict=True))
 
     connection.send("ready")
-    for _ in turns(connection, seen):
+    for over in turns(connection, paused, seen):
         began.append(time.monotonic())
-        connection.send("working")
-        while not paused.value:
+        while not over():
             pass
         ended.append(time.monotonic())
 
 
 def _fail(connection: Connection, number: int, paused: Any) -> None:
     connection.send("ready")
-    for _ in turns(connection, lambda start, stop: None):
+    for _ in turns(connection, paused, lambda start, stop: None):
         raise SystemExit(number)
+
+
+def _look_at_the_pipe(connection: Connection, setup: None, paused: Any) -> None:
+    """A client that fails if its pipe is closed when its turns are over."""
+    connection.send("ready")
+    for over in turns(connection, paused, lambda start, stop: None):
+        while not over():
+            pass
+    # Nothing is sent after the last turn: readable is the pipe's end.
+    if connection.poll():
+        raise SystemExit(1)
 
 
 @contextmanager
@@ -92,22 +103,30 @@ def test_a_window_is_within_the_turns_of_all_clients() -> None:
 def test_a_client_that_fails_is_missed_by_name() -> None:
     with (
         child("server", _idle) as server,
-        loading(server, _fail, [3]) as load,
         pytest.raises(WorkerFailure, match="server's client 0 ended with status 3"),
+        loading(server, _fail, [3]) as load,
     ):
         load.window(0.01, warm_up_seconds=0.0)
+
+
+def test_clients_are_awaited_before_their_pipes_are_closed() -> None:
+    with child("server", _idle) as server, loading(server, _look_at_the_pipe, [None]) as load:
+        load.window(0.01, warm_up_seconds=0.0)
+    assert [client.exit_status for client in load.clients] == [0]
 
 
 def test_clients_end_though_their_window_failed() -> None:
     def look() -> None:
         raise RuntimeError("the look failed")
 
-    with child("server", _idle) as server, noting(server) as load:
-        with pytest.raises(RuntimeError, match="the look failed"):
-            load.window(0.01, warm_up_seconds=0.0, look=look)
-        clients = load._clients
+    with (
+        child("server", _idle) as server,
+        pytest.raises(RuntimeError, match="the look failed"),
+        noting(server) as load,
+    ):
+        load.window(0.01, warm_up_seconds=0.0, look=look)
     # Not killed, as they would be if they still worked.
-    assert [client._process.exitcode for client in clients] == [0, 0]
+    assert [client.exit_status for client in load.clients] == [0, 0]
 
 
 def test_an_actor_waits_between_its_turns_and_stops_after_them() -> None:
@@ -144,9 +163,15 @@ def test_an_echo_goes_on_after_a_pause(
         plan = Plan(server.answer(), count=1, step=b"step")
         with loading(server, call, [plan, plan]) as load:
             windows = [load.window(0.2, warm_up_seconds=0.0) for _ in range(2)]
-            clients = load._clients
     for loaded in windows:
-        for seen in loaded.clients:
-            assert seen.messages == len(seen.round_trip_seconds) > 0
-    # The end of their pipes was enough.
-    assert [process._process.exitcode for process in (server, *clients)] == [0, 0, 0]
+        for seconds in loaded.clients:
+            assert len(seconds) > 0
+            assert (seconds > 0).all()
+    # None was killed.
+    assert [process.exit_status for process in (server, *load.clients)] == [0, 0, 0]
+
+
+def test_round_trips_are_those_that_end_in_the_window() -> None:
+    # Ended before, at its beginning, within, at its end and after it.
+    stamps = array("d", [0.0, 0.5, 0.5, 1.0, 1.25, 1.5, 1.5, 2.0, 1.75, 3.0])
+    assert round_trips(stamps, 1.0, 2.0).tolist() == [0.5, 0.25]

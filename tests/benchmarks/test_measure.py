@@ -5,14 +5,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from benchmarks import measure
-from benchmarks.measure import Meter, percentiles, thread_cpu_seconds, together, tree_cpu_seconds
+from benchmarks.measure import (
+    Meter,
+    Usage,
+    Window,
+    percentiles,
+    thread_cpu_seconds,
+    together,
+    tree_cpu_seconds,
+)
 
 BUSY = """
 import sys, time
@@ -34,6 +42,25 @@ def worker(code: str = BUSY) -> "Iterator[subprocess.Popen[str]]":
     with process:
         yield process
         process.stdin.close()
+
+
+def usage(raw_foreign_cpu: float, steal: float) -> Usage:
+    return Usage(
+        seconds=1.0, cpu_seconds={}, own_cpu_seconds=0.5, raw_foreign_cpu=raw_foreign_cpu, steal=steal
+    )
+
+
+def window(
+    began: float, seconds: float, cpu: Mapping[str, float], *, own: float, foreign: float, steal: float
+) -> Window:
+    return Window(
+        began=began,
+        seconds=seconds,
+        cpu_seconds=cpu,
+        own_cpu_seconds=own,
+        raw_foreign_cpu=foreign,
+        steal=steal,
+    )
 
 
 def wait_for_work(process: "subprocess.Popen[str]") -> None:
@@ -79,22 +106,35 @@ def test_a_thread_spends_what_its_own_clock_says() -> None:
 
 @pytest.mark.parametrize(("foreign", "steal", "quiet"), [(0.04, 0.0, True), (0.04, 0.02, False)])
 def test_a_window_is_quiet_while_others_take_little(foreign: float, steal: float, quiet: bool) -> None:
-    window = measure.Window(0.0, 1.0, {}, 0.5, foreign, steal)
-    assert window.quiet is quiet
-    assert window.disturbance()["quiet"] is quiet
+    found = usage(foreign, steal)
+    assert found.quiet is quiet
+    assert found.disturbance()["quiet"] is quiet
+
+
+def test_what_ticks_have_too_little_is_not_taken_off_the_hypervisors() -> None:
+    found = usage(raw_foreign_cpu=-0.02, steal=0.06)
+    assert found.foreign_cpu == 0
+    assert not found.quiet
 
 
 def test_windows_together_are_without_what_was_between_them() -> None:
     found = together(
         [
-            measure.Window(10.0, 1.0, {"a": 0.5, "b": 0.25}, 1.0, foreign_cpu=0.2, steal=0.0),
-            measure.Window(20.0, 3.0, {"a": 1.5, "b": 0.5}, 2.0, foreign_cpu=0.0, steal=0.04),
+            window(10.0, 1.0, {"a": 0.5, "b": 0.25}, own=1.0, foreign=0.2, steal=0.0),
+            window(20.0, 3.0, {"a": 1.5, "b": 0.5}, own=2.0, foreign=0.0, steal=0.04),
         ]
     )
     assert found.cpu_seconds == {"a": 2.0, "b": 0.75}
-    assert (found.began, found.seconds, found.own_cpu_seconds) == (10.0, 4.0, 3.0)
+    assert (found.seconds, found.own_cpu_seconds) == (4.0, 3.0)
     # Of all cores' time: the longer window counts for more.
     assert (found.foreign_cpu, found.steal) == pytest.approx((0.05, 0.03))
+
+
+def test_what_ticks_miss_in_one_window_they_count_in_another() -> None:
+    too_little = window(1.0, 1.0, {}, own=1.0, foreign=-0.1, steal=0.0)
+    too_much = window(2.0, 1.0, {}, own=1.0, foreign=0.1, steal=0.0)
+    assert (too_little.foreign_cpu, too_much.foreign_cpu) == (0, 0.1)
+    assert together([too_little, too_much]).foreign_cpu == 0
 
 
 def test_percentiles_are_in_milliseconds() -> None:

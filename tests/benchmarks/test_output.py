@@ -1,14 +1,15 @@
 """What a benchmark prints."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from benchmarks import output
-from benchmarks.measure import Window
+from benchmarks.measure import Usage
 
-QUIET = Window(0.0, 1.0, {}, 1.0, foreign_cpu=0.01, steal=0.0)
-LOUD = QUIET._replace(foreign_cpu=0.5)
+QUIET = Usage(seconds=1.0, cpu_seconds={}, own_cpu_seconds=1.0, raw_foreign_cpu=0.01, steal=0.0)
+LOUD = replace(QUIET, raw_foreign_cpu=0.5)
 
 
 @pytest.mark.parametrize(

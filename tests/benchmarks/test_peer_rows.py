@@ -102,11 +102,18 @@ def test_a_run_fails_by_steps_and_not_by_time() -> None:
 def observed(
     watch: Watch, *, foreign: float = 0.0, whole: float = 0.0, parameters: int | None = None
 ) -> Observed:
-    window = Window(100.0, 10.0, {WATCHING: 1.0}, 13.0, foreign, 0.01)
+    window = Window(
+        began=100.0,
+        seconds=10.0,
+        cpu_seconds={WATCHING: 1.0},
+        own_cpu_seconds=13.0,
+        raw_foreign_cpu=foreign,
+        steal=0.01,
+    )
     return Observed(
         watch=watch,
         window=window,
-        whole=window._replace(foreign_cpu=whole),
+        whole=replace(window, raw_foreign_cpu=whole),
         memory=[(100.0, 10**8), (105.0, 10**8), (110.0, 10**8)],
         loopback_bytes=20_000,
         said={"parameters": parameters, "transport": "pipes"},

@@ -22,7 +22,9 @@ COSTS = Costs(
     training=0.01 * MS,
     wire=Line(100.0, 30.0),
 )
-QUIET = Window(0.0, 1.0, {}, 1.0, foreign_cpu=0.0, steal=0.0)
+QUIET = Window(
+    began=0.0, seconds=1.0, cpu_seconds={}, own_cpu_seconds=1.0, raw_foreign_cpu=0.0, steal=0.0
+)
 
 
 @pytest.fixture

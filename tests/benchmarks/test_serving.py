@@ -1,12 +1,18 @@
 """A second of serving, in rounds."""
 
+from contextlib import nullcontext
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks.serving import ServingOptions, tables
+from benchmarks import serving
+from benchmarks.load import Loaded
+from benchmarks.measure import Window
+from benchmarks.serving import ServingOptions, _Policy, _Round, batch_rows, tables
 from benchmarks.serving_learner import Counters, between
+from protos.errors import ConfigError
 from tests.benchmarks.running import refused, run
 
 
@@ -53,6 +59,39 @@ def test_figures_are_of_all_rounds(result: dict[str, Any], part: str) -> None:
 def test_each_part_is_measured_for_the_seconds(result: dict[str, Any]) -> None:
     assert result["windows"].keys() == {"serving", "echo", "transport", "the policy"}
     assert all(window["seconds"] >= 1 for window in result["windows"].values())
+
+
+def test_the_round_before_them_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[float] = []
+
+    def round_of(parts: None, seconds: float) -> _Round:
+        lengths.append(seconds)
+        window = Window(
+            began=0.0,
+            seconds=seconds,
+            cpu_seconds={"server": 1.0, "clients": 1.0},
+            own_cpu_seconds=2.0,
+            raw_foreign_cpu=0.0,
+            steal=0.0,
+        )
+        looks = Counters(0.0, 0, 0, {}), Counters(seconds, 2, 1, {})
+        loaded = Loaded(window, [np.array([0.25])], looks)
+        return _Round(loaded, loaded, loaded, _Policy(window, rows=2, calls=1, seconds=seconds))
+
+    monkeypatch.setattr(serving, "_parts", nullcontext)
+    monkeypatch.setattr(serving, "_round", round_of)
+    result, windows = serving.measure(ServingOptions(seconds=1.0, rounds=2, warm_up_seconds=8.0))
+    assert lengths == [8.0, 0.5, 0.5]
+    assert len(result["rounds"]) == 2
+    assert [usage.seconds for usage in windows.values()] == [1.0] * 4
+
+
+def test_a_window_without_a_batch_is_too_short() -> None:
+    assert batch_rows(Counters(0.5, 11, 4, {}), 0.5) == 3
+    with pytest.raises(
+        ConfigError, match=r"no batch in a window of 0\.5 s: fewer --rounds, or more --sec"
+    ):
+        batch_rows(Counters(0.5, 0, 0, {}), 0.5)
 
 
 def test_the_table_shows_the_lowest_and_the_highest_ratio(result: dict[str, Any]) -> None:

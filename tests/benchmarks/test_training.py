@@ -42,7 +42,7 @@ WINDOW = Window(
     seconds=4.0,
     cpu_seconds={WATCHING: 1.0},
     own_cpu_seconds=5.0,
-    foreign_cpu=0.0,
+    raw_foreign_cpu=0.0,
     steal=0.0,
 )
 
